@@ -1,0 +1,47 @@
+"""Errors written for the person who reads them: what happened, where, and what to do next.
+
+Every leaf also inherits the matching built-in exception, so ``except ValueError`` keeps working.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DtmError(Exception):
+    """Anything that `dtm` raises on purpose; the command line prints it without a traceback."""
+
+
+class ConfigError(DtmError, ValueError):
+    """A recipe, field, type or value that cannot be run."""
+
+
+class RewardError(DtmError, RuntimeError):
+    """A reward function that raised, hung, or returned something that is not a reward."""
+
+
+class CheckpointError(DtmError, RuntimeError):
+    """A checkpoint or run folder that is missing, damaged, or belongs to another run."""
+
+
+class MixedTiltError(DtmError, ValueError):
+    """Rollouts of different tilts in one buffer; their weights e^{hr} would be meaningless."""
+
+
+def require(condition: bool, message: str, error: type[DtmError] = ConfigError) -> None:
+    """Raise ``error(message)`` unless ``condition`` holds."""
+    if not condition:
+        raise error(message)
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """A hint that names the closest valid choice and then lists them all.
+
+    >>> nearest("maze-smal", ["maze", "maze-small"])
+    "Did you mean 'maze-small'? Valid: maze, maze-small."
+    """
+    choices = sorted(valid)
+    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+    hint = f"Did you mean {close[0]!r}? " if close else ""
+    return f"{hint}Valid: {', '.join(choices)}."

@@ -1,0 +1,94 @@
+r"""The masking interpolant in mask-count form (C): any-order, and semi-autoregressive in blocks.
+
+The paper's hazard integral over t equals, for every schedule α (spec, section 2),
+
+    L · E_{n ~ U{1..L}} E_S [ (1/k) Σ_{i ∈ S} ℓ_i ],
+
+where n picks a block and a number k of masked positions in it, and S is a uniform subset of that
+size: earlier blocks are clean, later ones fully masked, only S is scored. One block of the whole
+length is any-order; blocks of one are autoregressive. Sampling t instead and weighting by 1/(1 − t)
+estimates the same integral with infinite variance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from dtm.errors import require
+from dtm.records import MaskedStates, Sequences
+
+
+class Interpolant(Protocol):
+    """Draws masked states of given clean."""
+
+    def states(self, clean: Sequences, mask_id: int, generator: torch.Generator) -> MaskedStates:
+        """One x_t for every sequence."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MaskCount:
+    """Form (C) with blocks of ``block`` completion positions; ``None`` is one block: any-order."""
+
+    block: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.block is None or self.block >= 1, f"interpolant block must be at least 1, got {self.block}")
+
+    def states(self, clean: Sequences, mask_id: int, generator: torch.Generator) -> MaskedStates:
+        """One x_t for every sequence; the mask counts of a batch are spread evenly over 1..L.
+
+        The n of row j is drawn from the j-th of B equal strata, in random order: each n is still
+        uniform, their sum varies far less.
+        """
+        rows, device = len(clean), clean.tokens.device
+        length = clean.is_completion.sum(1)
+        stratum = torch.randperm(rows, generator=generator, device=device)
+        jitter = torch.rand(rows, generator=generator, device=device)
+        cell = ((stratum + jitter) / rows * length).long().clamp(max=length - 1)
+        order = torch.rand(clean.tokens.shape, generator=generator, device=device)
+        masked, eligible, count = mask_cells(clean.is_completion, cell, order, self.block)
+        return MaskedStates(
+            tokens=torch.where(masked, mask_id, clean.tokens),
+            clean=clean.tokens,
+            attention=clean.attention,
+            eligible=eligible,
+            row_weight=(length / count).float(),
+            length=clean.is_completion.shape[1] - int(prompt_width(clean.is_completion)),
+            batch_rows=rows,
+        )
+
+
+def prompt_width(is_completion: Bool[Tensor, "B L"]) -> Int[Tensor, ""]:
+    """Columns before the first completion position of any row."""
+    return is_completion.any(0).int().argmax()
+
+
+def mask_cells(
+    is_completion: Bool[Tensor, "B L"],
+    cell: Int[Tensor, " B"],
+    order: Float[Tensor, "B L"],
+    block: int | None,
+) -> tuple[Bool[Tensor, "B L"], Bool[Tensor, "B L"], Int[Tensor, " B"]]:
+    """Masked positions, scored positions S and k = |S| for the chosen (block, k) cell of each row.
+
+    Completion positions are numbered from 0. Cell j belongs to the block that holds position j, and
+    masks k = (end of the block) − j of its positions: every (block, k) occurs for exactly one j, also
+    when the last block is shorter. ``order`` is random; S takes the k smallest of the block.
+    """
+    index = is_completion.long().cumsum(1) - 1
+    length = is_completion.sum(1)
+    size = length if block is None else torch.full_like(length, block)
+    start = cell // size * size
+    stop = torch.minimum(start + size, length)
+    count = stop - cell
+    active = is_completion & (index >= start[:, None]) & (index < stop[:, None])
+    rank = order.masked_fill(~active, torch.inf).argsort(1).argsort(1)
+    eligible = active & (rank < count[:, None])
+    later = is_completion & (index >= stop[:, None])
+    return eligible | later, eligible, count

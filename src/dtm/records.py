@@ -1,0 +1,177 @@
+"""The frozen records that flow between the stages; following them is reading the whole system.
+
+    Prompts ──► Rollouts ──► Weights ──► MaskedStates ──► Loss
+
+Letters: N rollouts, B rows of a batch, P prompt width, L full width (prompt and completion).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """What the model is asked, as tokens and as the reward function will see it."""
+
+    tokens: Int[Tensor, "N P"]
+    """Token ids, padded on the left."""
+    attention: Bool[Tensor, "N P"]
+    """False on padding."""
+    views: Sequence[Any]
+    """Each prompt in the form that reward functions receive (text, messages, a pair of cells)."""
+    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Further columns of the data set, handed to the reward by name."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def select(self, rows: Sequence[int]) -> Prompts:
+        """The prompts of the given rows, in that order; a row may be repeated."""
+        index = torch.as_tensor(rows, dtype=torch.long, device=self.tokens.device)
+        columns = {name: [values[row] for row in rows] for name, values in self.columns.items()}
+        return Prompts(self.tokens[index], self.attention[index], [self.views[r] for r in rows], columns)
+
+    def repeat(self, times: int) -> Prompts:
+        """Each prompt ``times`` times in a row: a group of completions for every prompt."""
+        return self.select([row for row in range(len(self)) for _ in range(times)])
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Clean sequences: training data, or what a decoder has finished."""
+
+    tokens: Int[Tensor, "N L"]
+    """Prompt, then completion."""
+    attention: Bool[Tensor, "N L"]
+    """False on the prompt's left padding."""
+    is_completion: Bool[Tensor, "N L"]
+    """True where the model writes; only these positions are ever masked or scored."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Completions(Sequences):
+    """What the decoder returns: finished sequences, not yet rewarded."""
+
+    revealed_at: Int[Tensor, "N L"]
+    """The decoding step that revealed each token; -1 on the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollouts(Completions):
+    """Finished sequences x_1 ~ ρ_{1,a} and what they earned: all that the replay buffer stores."""
+
+    reward: Float[Tensor, " N"]
+    """r(x_1)."""
+    group: Int[Tensor, " N"]
+    """Equal for completions of one prompt."""
+    tilt: float
+    """The a of the π_a that drew them; the buffer refuses a mixture."""
+
+    def select(self, rows: Int[Tensor, " B"] | Bool[Tensor, " N"]) -> Rollouts:
+        """The rollouts at the given indices, or where a mask is true."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in ROLLOUT_TENSORS})
+
+
+ROLLOUT_TENSORS = ("tokens", "attention", "is_completion", "revealed_at", "reward", "group")
+
+
+def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
+    """Rollouts of one tilt joined; shorter prompts are padded further on the left (and masked)."""
+    width = max(part.tokens.shape[1] for part in parts)
+    padded = [_widen(part, width) for part in parts]
+    joined = {name: torch.cat([getattr(part, name) for part in padded]) for name in ROLLOUT_TENSORS}
+    return replace(parts[0], **joined)
+
+
+def _widen(part: Rollouts, width: int) -> Rollouts:
+    short = width - part.tokens.shape[1]
+    if short == 0:
+        return part
+    return replace(
+        part,
+        tokens=F.pad(part.tokens, (short, 0)),
+        attention=F.pad(part.attention, (short, 0), value=False),
+        is_completion=F.pad(part.is_completion, (short, 0), value=False),
+        revealed_at=F.pad(part.revealed_at, (short, 0), value=-1),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The tilt of each rollout in log space, normalised so that the buffer's mean weight is 1."""
+
+    log_weight: Float[Tensor, " N"]
+    """log w̄ = h r − log Z."""
+    peers: Float[Tensor, " N"]
+    """Mean w̄ of the *other* completions of the same prompt; 1 for a prompt with a single one."""
+    log_z: float
+    """log Z, the log-mean-exp of h r over the buffer."""
+
+    def select(self, rows: Int[Tensor, " B"]) -> Weights:
+        """The weights of the given rollouts, on the same normalisation."""
+        return replace(self, log_weight=self.log_weight[rows], peers=self.peers[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedStates:
+    """Partially masked x_t with the clean x_1 behind them: what an objective is trained on."""
+
+    tokens: Int[Tensor, "B L"]
+    """x_t: the mask id at every masked position."""
+    clean: Int[Tensor, "B L"]
+    """x_1."""
+    attention: Bool[Tensor, "B L"]
+    """False on the prompt's left padding."""
+    eligible: Bool[Tensor, "B L"]
+    """S, the scored positions: masked, and in the active block."""
+    row_weight: Float[Tensor, " B"]
+    """L_row / k in form (C) of the objective: the factor on the row's sum over S. The mean over rows
+    of ``row_weight · Σ_S ℓ`` is the hazard integral, in nats per sequence."""
+    length: int
+    """The longest completion; losses are divided by it, so gradient limits mean nats per token."""
+    batch_rows: int
+    """Rows of the whole batch; losses of its parts are divided by it, so that they add up."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def select(self, rows: slice | Int[Tensor, " N"]) -> MaskedStates:
+        """The states of the given rows."""
+        names = ("tokens", "clean", "attention", "eligible", "row_weight")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One rung a → a + h of the annealing ladder, as an objective needs to know it."""
+
+    index: int
+    """0 for the first phase."""
+    tilt: float
+    """a, where π_a stands."""
+    step: float
+    """h, the tilt added by this phase."""
+    reward_range: float
+    """max r − min r; bounds π_{a+h}/π_a by e^{±h·range}, which is the ratio guard."""
+    control: float = 1.0
+    """c̄*, the best constant control variate by its closed form, from past batches alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A scalar to differentiate and the numbers to log beside it."""
+
+    value: Float[Tensor, ""]
+    metrics: Mapping[str, Tensor]
+    """Detached contributions to the batch's mean: those of its parts add up, like the value."""

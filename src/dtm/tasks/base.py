@@ -1,0 +1,67 @@
+"""What a task is: prompts, a way to read completions, a reward, and measures of success.
+
+A task knows no model. Its vocabulary is part of it: small tasks bring their own token ids, language
+tasks take a tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dtm.records import Prompts, Sequences
+
+Reward = Callable[..., Sequence[float | None]]
+"""``def reward(prompts, completions, **columns) -> list[float | None]``; None skips the sample.
+
+This is TRL's signature, so functions written for it port over. What a prompt and a completion look
+like is the task's choice: strings for language tasks, cells for the maze.
+"""
+
+
+class Task(Protocol):
+    """Prompts in, rewards and measures out."""
+
+    name: str
+    vocab_size: int
+    """Token ids are 0 … vocab_size − 1; the mask id is one of them."""
+    mask_id: int
+    eos_id: int
+    """Fills a completion after its end."""
+    completion_length: int
+    reward_range: tuple[float, float]
+    """The lowest and the highest reward that can occur; its width bounds π_{a+h}/π_a (ratio guard)."""
+
+    def prompts(self, split: str, count: int, generator: torch.Generator) -> Prompts:
+        """``count`` prompts of the split "train" or "test"."""
+        ...
+
+    def examples(self, split: str, count: int, generator: torch.Generator) -> Sequences:
+        """``count`` clean sequences to pretrain on, each a prompt and its completion."""
+        ...
+
+    def read(self, completions: Int[Tensor, "N C"]) -> list[Any]:
+        """Completion tokens in the form that rewards receive."""
+        ...
+
+    def reward(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Sequence[float | None]:
+        """The task's own reward."""
+        ...
+
+    def measure(
+        self, prompts: Sequence[Any], completions: Sequence[Any], reward: Float[Tensor, " N"], group: Int[Tensor, " N"]
+    ) -> Mapping[str, float]:
+        """Measures of an evaluation, always with "reward"; the rows of a group share a prompt."""
+        ...
+
+    def best(self, prompts: Sequence[Any]) -> float | None:
+        """The highest mean reward that any model could reach on these prompts, where it is known."""
+        ...
+
+    def show(self, prompt: Any, completion: Any) -> str:
+        """One prompt and its completion for a person to look at, in plain text."""
+        ...

@@ -1,0 +1,187 @@
+r"""The mathematics of one tilt a → a + h, as pure functions.
+
+With w = e^{h r(x_1)} and Z = E_a[w], everything here works with w̄ = w / Z and c̄ = c / Z in log
+space, so that rewards and tilts of any size stay finite. Equation numbers are the paper's, in the
+order of its source: (16) is the c-DTM objective and (17) its target.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from dtm.records import Weights
+
+# ── weights ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def log_mean_exp(x: Float[Tensor, " N"]) -> Float[Tensor, ""]:
+    """log of the mean of e^x, without overflow."""
+    return torch.logsumexp(x, dim=0) - math.log(len(x))
+
+
+def weigh(
+    reward: Float[Tensor, " N"], group: Int[Tensor, " N"], h: float, log_z: float | None = None
+) -> Weights:
+    r"""w̄ = e^{h r} / Z for every rollout of a buffer, and the leave-one-out mean of its group.
+
+    ``log_z`` is log Z over all ranks; by default the log-mean-exp over the rewards given.
+    """
+    tilt = h * reward
+    log_z = float(log_mean_exp(tilt)) if log_z is None else log_z
+    log_weight = tilt - log_z
+    _, member, size = torch.unique(group, return_inverse=True, return_counts=True)
+    # Each group's largest weight is factored out: a sum over e^{500} would drown its neighbours.
+    peak = torch.full_like(size, -math.inf, dtype=tilt.dtype).scatter_reduce(0, member, log_weight, "amax")
+    scaled = (log_weight - peak[member]).exp()
+    total = torch.zeros_like(peak).scatter_add(0, member, scaled)
+    others = (size[member] - 1).to(tilt.dtype)
+    peers = (total[member] - scaled) / others.clamp(min=1) * peak[member].exp()
+    return Weights(log_weight, torch.where(others > 0, peers, torch.ones_like(peers)), log_z)
+
+
+def effective_sample_size(log_weight: Float[Tensor, " N"]) -> Float[Tensor, ""]:
+    r"""ESS = (Σ w)² / (N Σ w²), the fraction of the buffer that the weights effectively use."""
+    return (2 * torch.logsumexp(log_weight, 0) - torch.logsumexp(2 * log_weight, 0)).exp() / len(log_weight)
+
+
+def step_for_ess(reward: Float[Tensor, " N"], target: float, cap: float) -> float:
+    """The largest h ≤ cap whose weights e^{hr} keep ESS ≥ target, by bisection.
+
+    ESS(h) falls with h. Rewards that are all equal (or nearly) keep ESS above the target at any h,
+    and so does a 0/1 reward whose success rate exceeds it: then the cap is the answer.
+    """
+
+    def keeps(h: float) -> bool:
+        return float(effective_sample_size(h * reward)) >= target
+
+    if keeps(cap):
+        return cap
+    low, high = 0.0, cap
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    return low
+
+
+# ── the loss ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def advantage(log_weight: Float[Tensor, " N"], control: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+    r"""w̄ − c̄, exact also where the two nearly agree: c̄·expm1(log w̄ − log c̄)."""
+    difference = control * torch.expm1(log_weight - control.clamp(min=1e-30).log())
+    return torch.where(control > 0, difference, log_weight.exp() - control)
+
+
+def c_dtm_cross_entropy(
+    log_pi: Float[Tensor, "N V"],
+    log_pi_a: Float[Tensor, "N V"],
+    x1: Int[Tensor, " N"],
+    log_weight: Float[Tensor, " N"],
+    control: Float[Tensor, " N"],
+    keep: Bool[Tensor, " N"] | None = None,
+) -> Float[Tensor, " N"]:
+    r"""w̄ CE(T_c ‖ π_θ) at each scored position, without building T_c  [eqs. 16, 17].
+
+    By (17), w̄ T_c = c̄ π_a + (w̄ − c̄) 1{x_1}, so the loss is
+
+        c̄ · CE(π_a ‖ π_θ) − (w̄ − c̄) · log π_θ(x_1):
+
+    distil the teacher with weight c̄, plus likelihood with advantage w̄ − c̄. Where ``keep`` is
+    false (see `within_ratio_bound`) the advantage term is dropped.
+    """
+    distillation = -(log_pi_a.exp() * log_pi).sum(-1)
+    hit = log_pi.gather(-1, x1[:, None]).squeeze(-1)
+    gain = advantage(log_weight, control)
+    if keep is not None:
+        gain = gain * keep
+    return control * distillation - gain * hit
+
+
+def within_ratio_bound(
+    log_ratio: Float[Tensor, " N"], gain: Float[Tensor, " N"], bound: float
+) -> Bool[Tensor, " N"]:
+    r"""The ratio guard: false where the advantage would push π_θ(x_1) past what π_{a+h} can be.
+
+    Since π_{a+h}/π_a = E_a[w | x_t, x_1^i] / E_a[w | x_t], every ratio lies in e^{±h·range(r)}. With
+    ``log_ratio`` = log π_θ(x_1) − log π_a(x_1) and ``bound`` = h·range(r), a positive advantage is
+    refused above the bound and a negative one below it. The minimiser satisfies the bound, so the
+    population's fixed point is untouched: the guard only stops run-away on a finite buffer.
+    """
+    too_high = (gain > 0) & (log_ratio > bound)
+    too_low = (gain < 0) & (log_ratio < -bound)
+    return ~(too_high | too_low)
+
+
+def control_moments(
+    pi: Float[Tensor, "N V"],
+    pi_a: Float[Tensor, "N V"],
+    x1: Int[Tensor, " N"],
+    weight: Float[Tensor, " N"],
+) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+    r"""Numerator and denominator of the variance-minimising c, in logit space (spec, 5.1).
+
+        c* = E[w (1 − π_a(x) − π_θ(x) + ⟨π_a, π_θ⟩)] / E[1 − 2 π_a(x) + |π_a|²],   x = x_1^i
+
+    The best constant is the ratio of both terms summed over many states.
+    """
+    at_x1 = x1[:, None]
+    teacher, student = pi_a.gather(-1, at_x1).squeeze(-1), pi.gather(-1, at_x1).squeeze(-1)
+    numerator = weight * (1 - teacher - student + (pi_a * pi).sum(-1))
+    denominator = 1 - 2 * teacher + pi_a.square().sum(-1)
+    return numerator, denominator
+
+
+# ── the progress meter ───────────────────────────────────────────────────────────────────────────
+
+
+def available_kl(reward: Float[Tensor, " N"], group: Int[Tensor, " N"], h: float) -> float:
+    r"""KL(path_{a+h} ‖ path_a): what a phase can gain, in nats per sequence (spec, section 8).
+
+    For one prompt it is h E_{a+h}[r] − log Z. Over prompts p the objective weighs them by Z_p / Z:
+
+        Σ_p P(p) (Z_p / Z) (h E_{a+h,p}[r] − log Z_p) = (E[w h r] − E_p[Z_p log Z_p]) / Z.
+
+    The joint formula h E_{a+h}[r] − log Z would also count the tilt of the prompt marginal, which no
+    conditional model can absorb. Z log Z is convex, so the plug-in mean over a group of K overshoots;
+    the jackknife removes that bias to first order. Groups of one say nothing about Z_p: they are left
+    out, and without any larger group the answer is nan.
+    """
+    _, member, size = torch.unique(group, return_inverse=True, return_counts=True)
+    shared = size[member] > 1
+    if not bool(shared.any()):
+        return math.nan
+    # Shifting r by a constant changes nothing below, and keeps e^{hr} within float64.
+    tilt = (h * reward[shared]).double()
+    tilt = tilt - log_mean_exp(tilt)
+    _, member, size = torch.unique(group[shared], return_inverse=True, return_counts=True)
+    weight = tilt.exp()
+    total = torch.zeros(len(size), dtype=torch.float64, device=tilt.device).scatter_add(0, member, weight)
+    mean = total / size
+    without = (total[member] - weight) / (size[member] - 1)
+    z_log_z = size * torch.special.xlogy(mean, mean)
+    dropped = torch.zeros_like(mean).scatter_add(0, member, torch.special.xlogy(without, without))
+    jackknife = z_log_z - (size - 1) * dropped / size
+    return float((weight * tilt).mean() - (jackknife * size).sum() / size.sum())
+
+
+def gained_kl(
+    log_pi: Float[Tensor, "N V"],
+    log_pi_a: Float[Tensor, "N V"],
+    x1: Int[Tensor, " N"],
+    log_weight: Float[Tensor, " N"],
+) -> Float[Tensor, " N"]:
+    r"""Each position's share of (L(π_a) − L(π_θ)) / Z, the nats absorbed so far (spec, section 8).
+
+        (w̄ − c̄)(log π_θ − log π_a)(x_1) − c̄ KL(π_a ‖ π_θ),   with c̄ = 1 for low variance.
+
+    Summed over S, times ``row_weight``, averaged over rows: `gained`. Then
+    remaining = available − gained bounds KL(ρ_{1,a+h} ‖ ρ_θ), and absorbed = gained / available ≤ 1.
+    """
+    log_ratio = log_pi - log_pi_a
+    at_x1 = log_ratio.gather(-1, x1[:, None]).squeeze(-1)
+    divergence = -(log_pi_a.exp() * log_ratio).sum(-1)
+    return torch.expm1(log_weight) * at_x1 - divergence

@@ -1,0 +1,1 @@
+"""Reward fine-tuning of masked diffusion language models by Discrete Tilt Matching."""

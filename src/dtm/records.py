@@ -80,7 +80,7 @@ class Rollouts(Completions):
 
     def select(self, rows: Int[Tensor, " B"] | Bool[Tensor, " N"]) -> Rollouts:
         """The rollouts at the given indices, or where a mask is true."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in ROLLOUT_TENSORS})
+        return Rollouts(**{name: getattr(self, name)[rows] for name in ROLLOUT_TENSORS}, tilt=self.tilt)
 
 
 ROLLOUT_TENSORS = ("tokens", "attention", "is_completion", "revealed_at", "reward", "group")
@@ -91,7 +91,7 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
     width = max(part.tokens.shape[1] for part in parts)
     padded = [_widen(part, width) for part in parts]
     joined = {name: torch.cat([getattr(part, name) for part in padded]) for name in ROLLOUT_TENSORS}
-    return replace(parts[0], **joined)
+    return Rollouts(**joined, tilt=parts[0].tilt)
 
 
 def _widen(part: Rollouts, width: int) -> Rollouts:

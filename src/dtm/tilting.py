@@ -19,7 +19,7 @@ from dtm.records import Weights
 
 
 def log_mean_exp(x: Float[Tensor, " N"]) -> Float[Tensor, ""]:
-    """log of the mean of e^x, without overflow."""
+    """The log of the mean of e^x, without overflow."""
     return torch.logsumexp(x, dim=0) - math.log(len(x))
 
 

@@ -1,0 +1,1 @@
+"""Ready-made runs: functions that return a RunConfig."""

@@ -1,0 +1,1 @@
+"""The annealing loop and everything that holds state."""

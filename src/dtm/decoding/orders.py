@@ -1,0 +1,78 @@
+"""Which masked positions to reveal next. The highest scores go first.
+
+At one token a step, any rule that looks at x_t alone samples ρ exactly: `Uniform` and
+`MaxProbability` do. `SampledConfidence`, LLaDA's low-confidence remasking, ranks positions by the
+token it has *just drawn*; that favours likely tokens and is biased even for independent positions
+(spec, section 7).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol, final
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+class Order(Protocol):
+    """A score for each candidate position."""
+
+    reads_posterior: ClassVar[bool]
+    """Whether ``score`` looks at the posterior; if not, the head runs on revealed positions alone."""
+    exact: ClassVar[bool]
+    """Whether one token a step samples the model's own law."""
+
+    def score(
+        self, log_pi: Float[Tensor, "N V"], drawn: Int[Tensor, " N"], noise: Float[Tensor, " N"]
+    ) -> Float[Tensor, " N"]:
+        """Scores of N candidates from their posterior, the tokens drawn there, and uniform noise."""
+        ...
+
+
+@final
+class Uniform:
+    """A uniformly random order [Algorithm 2]."""
+
+    reads_posterior: ClassVar[bool] = False
+    exact: ClassVar[bool] = True
+
+    def score(
+        self, log_pi: Float[Tensor, "N V"], drawn: Int[Tensor, " N"], noise: Float[Tensor, " N"]
+    ) -> Float[Tensor, " N"]:
+        """The noise itself."""
+        return noise
+
+
+@final
+class MaxProbability:
+    """The position whose posterior has the highest peak: a function of x_t alone, hence exact."""
+
+    reads_posterior: ClassVar[bool] = True
+    exact: ClassVar[bool] = True
+
+    def score(
+        self, log_pi: Float[Tensor, "N V"], drawn: Int[Tensor, " N"], noise: Float[Tensor, " N"]
+    ) -> Float[Tensor, " N"]:
+        """The peak, log max_v π(v)."""
+        return log_pi.amax(-1)
+
+
+@final
+class SampledConfidence:
+    """LLaDA's rule: the position whose drawn token has the highest probability. Biased."""
+
+    reads_posterior: ClassVar[bool] = True
+    exact: ClassVar[bool] = False
+
+    def score(
+        self, log_pi: Float[Tensor, "N V"], drawn: Int[Tensor, " N"], noise: Float[Tensor, " N"]
+    ) -> Float[Tensor, " N"]:
+        """The drawn token's log π."""
+        return log_pi.gather(-1, drawn[:, None]).squeeze(-1)
+
+
+ORDERS: dict[str, type[Order]] = {
+    "uniform": Uniform,
+    "max-probability": MaxProbability,
+    "sampled-confidence": SampledConfidence,
+}

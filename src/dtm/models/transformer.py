@@ -1,0 +1,167 @@
+"""The native bidirectional transformer: pre-norm, rotary positions, gated feed-forward.
+
+One implementation serves half a million parameters on a laptop and eight billion on a GPU; LLaDA
+and Dream are configurations of it (grouped-query heads, projection biases, tied weights).
+
+Letters: B batch, L length, H heads, K key-value heads, E head width, D model width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from dtm.errors import require
+from dtm.models.denoiser import Denoiser
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransformerConfig:
+    """The shape of a native transformer."""
+
+    vocab_size: int
+    """Number of token ids, the mask included."""
+    mask_id: int
+    eos_id: int
+    width: int = 96
+    """D, the model width."""
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int | None = None
+    """Key-value heads shared by groups of query heads; None: as many as heads."""
+    ffn: int = 256
+    """Width of the gated feed-forward layer."""
+    rope_base: float = 10_000.0
+    norm_eps: float = 1e-5
+    qkv_bias: bool = False
+    """Biases on the query, key and value projections (Dream has them, LLaDA does not)."""
+    tied: bool = False
+    """Use the token embedding as the output head."""
+
+    def __post_init__(self) -> None:
+        kv_heads = self.kv_heads or self.heads
+        require(
+            self.width % self.heads == 0,
+            f"model.width {self.width} must be a multiple of model.heads {self.heads}",
+        )
+        require(
+            (self.width // self.heads) % 2 == 0,
+            f"rotary positions need an even head width, got {self.width // self.heads}",
+        )
+        require(
+            self.heads % kv_heads == 0,
+            f"model.heads {self.heads} must be a multiple of model.kv_heads {kv_heads}",
+        )
+        require(
+            0 <= self.mask_id < self.vocab_size,
+            f"mask_id {self.mask_id} is outside the vocabulary of {self.vocab_size}",
+        )
+
+
+def rotary_angles(length: int, width: int, base: float, device: torch.device) -> Float[Tensor, "L E"]:
+    """Angles of the half-split rotary embedding, in float32; each frequency serves two channels."""
+    frequency = base ** -(torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
+    angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequency)
+    return torch.cat([angles, angles], dim=-1)
+
+
+def rotate(x: Float[Tensor, "B H L E"], angles: Float[Tensor, "L E"]) -> Float[Tensor, "B H L E"]:
+    """Rotate each pair of channels (e, e + E/2) by its angle, in float32."""
+    first, second = x.float().chunk(2, dim=-1)
+    turned = torch.cat([-second, first], dim=-1)
+    return (x * angles.cos() + turned * angles.sin()).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Full (not causal) attention; padded keys are never attended to."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.kv_heads = config.kv_heads or config.heads
+        head_width = config.width // config.heads
+        self.q = nn.Linear(config.width, config.width, bias=config.qkv_bias)
+        self.k = nn.Linear(config.width, self.kv_heads * head_width, bias=config.qkv_bias)
+        self.v = nn.Linear(config.width, self.kv_heads * head_width, bias=config.qkv_bias)
+        self.out = nn.Linear(config.width, config.width, bias=False)
+
+    def forward(
+        self, x: Float[Tensor, "B L D"], angles: Float[Tensor, "L E"], mask: Bool[Tensor, "B 1 1 L"] | None
+    ) -> Float[Tensor, "B L D"]:
+        """Attend from every position to every real position."""
+        q, k, v = (
+            projection(x).unflatten(-1, (heads, -1)).transpose(1, 2)
+            for projection, heads in ((self.q, self.heads), (self.k, self.kv_heads), (self.v, self.kv_heads))
+        )
+        mixed = F.scaled_dot_product_attention(
+            rotate(q, angles), rotate(k, angles), v, attn_mask=mask, enable_gqa=self.kv_heads != self.heads
+        )
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + down(silu(gate) · up)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.attention = Attention(config)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.gate = nn.Linear(config.width, config.ffn, bias=False)
+        self.up = nn.Linear(config.width, config.ffn, bias=False)
+        self.down = nn.Linear(config.ffn, config.width, bias=False)
+
+    def forward(
+        self, x: Float[Tensor, "B L D"], angles: Float[Tensor, "L E"], mask: Bool[Tensor, "B 1 1 L"] | None
+    ) -> Float[Tensor, "B L D"]:
+        """One residual layer."""
+        x = x + self.attention(self.attention_norm(x), angles, mask)
+        inner = self.ffn_norm(x)
+        return x + self.down(F.silu(self.gate(inner)) * self.up(inner))
+
+
+class Transformer(Denoiser):
+    """A stack of blocks between a token embedding and a head."""
+
+    def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.vocab_size, self.mask_id, self.eos_id = config.vocab_size, config.mask_id, config.eos_id
+        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.unembedding = None if config.tied else nn.Linear(config.width, config.vocab_size, bias=False)
+        if generator is not None:
+            self._initialise(generator)
+
+    def hidden(
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "B L D"]:
+        """Final hidden states; rotary positions are relative, so left padding shifts nothing."""
+        # A mask forces the slower attention kernels: leave it out where it says nothing.
+        mask = None if attention is None or bool(attention.all()) else attention[:, None, None, :]
+        head_width = self.config.width // self.config.heads
+        angles = rotary_angles(tokens.shape[1], head_width, self.config.rope_base, tokens.device)
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, angles, mask)
+        return self.norm(x)
+
+    def head(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
+        """Logits of chosen hidden states."""
+        return F.linear(rows, self.embedding.weight if self.unembedding is None else self.unembedding.weight)
+
+    @torch.no_grad()
+    def _initialise(self, generator: torch.Generator) -> None:
+        """Normal weights of deviation 0.02; projections into the residual stream are scaled down."""
+        residual = 0.02 / (2 * self.config.layers) ** 0.5
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                deviation = residual if name.endswith(("out.weight", "down.weight")) else 0.02
+                parameter.normal_(0.0, deviation, generator=generator)
+            elif name.endswith("bias"):
+                parameter.zero_()

@@ -1,0 +1,54 @@
+r"""Control variates c: how much of the target is the teacher's own prediction [eq. 17].
+
+Any function of x_t leaves the minimiser, and the whole population loss, unchanged; it only moves the
+variance. All values here are c̄ = c / Z, in units of the buffer's mean weight. None of them may look
+at the row's own x_1: the row's own weight in its own c would damp the step (spec, 5.2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dtm.records import MaskedStates, Phase, Weights
+
+ControlVariate = Callable[[MaskedStates, Weights, Phase], Float[Tensor, " B"]]
+"""c̄ for each row of a batch, from x_t, the phase, and the *other* rollouts of the prompt."""
+
+
+def zero(states: MaskedStates, weights: Weights, phase: Phase) -> Float[Tensor, " B"]:
+    """c = 0: plain weighted likelihood. For ablation only; it drifts even with zero reward."""
+    return torch.zeros_like(weights.log_weight)
+
+
+def one(states: MaskedStates, weights: Weights, phase: Phase) -> Float[Tensor, " B"]:
+    """c = 1, the paper's choice: c̄ = 1/Z. The target is a distribution as long as r ≥ 0."""
+    return torch.full_like(weights.log_weight, math.exp(-weights.log_z))
+
+
+def mean(states: MaskedStates, weights: Weights, phase: Phase) -> Float[Tensor, " B"]:
+    """c = Z, the buffer's mean weight: c̄ = 1. Only with the ratio guard."""
+    return torch.ones_like(weights.log_weight)
+
+
+def leave_one_out(states: MaskedStates, weights: Weights, phase: Phase) -> Float[Tensor, " B"]:
+    """c = mean weight of the prompt's other completions; for groups of 16 and more."""
+    return weights.peers
+
+
+def adaptive(states: MaskedStates, weights: Weights, phase: Phase) -> Float[Tensor, " B"]:
+    """c = the variance-minimising constant, in closed form from past batches; starts at the mean."""
+    return torch.full_like(weights.log_weight, phase.control)
+
+
+CONTROL_VARIATES: dict[str, ControlVariate] = {
+    "zero": zero,
+    "one": one,
+    "mean": mean,
+    "loo": leave_one_out,
+    "adaptive": adaptive,
+}

@@ -1,1 +1,67 @@
-"""Reward fine-tuning of masked diffusion language models by Discrete Tilt Matching."""
+"""Reward fine-tuning of masked diffusion language models by Discrete Tilt Matching.
+
+    import dtm
+    run = dtm.train("maze-small")
+    print(run.summary)
+
+Names are loaded when they are first used, so that ``import dtm`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dtm.api import Run, pretrain, train
+    from dtm.decoding import Decoder, decode
+    from dtm.errors import DtmError
+    from dtm.models import Denoiser, Transformer, TransformerConfig
+    from dtm.models.storage import load_model, save_model
+    from dtm.objectives import CDTM
+    from dtm.recipes import recipe
+    from dtm.training.config import RunConfig
+
+_HOMES = {
+    "CDTM": "dtm.objectives",
+    "Decoder": "dtm.decoding",
+    "Denoiser": "dtm.models",
+    "DtmError": "dtm.errors",
+    "Run": "dtm.api",
+    "RunConfig": "dtm.training.config",
+    "Transformer": "dtm.models",
+    "TransformerConfig": "dtm.models",
+    "decode": "dtm.decoding",
+    "load_model": "dtm.models.storage",
+    "pretrain": "dtm.api",
+    "recipe": "dtm.recipes",
+    "save_model": "dtm.models.storage",
+    "train": "dtm.api",
+}
+
+__all__ = [
+    "CDTM",
+    "Decoder",
+    "Denoiser",
+    "DtmError",
+    "Run",
+    "RunConfig",
+    "Transformer",
+    "TransformerConfig",
+    "decode",
+    "load_model",
+    "pretrain",
+    "recipe",
+    "save_model",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dtm' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

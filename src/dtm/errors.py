@@ -25,6 +25,10 @@ class CheckpointError(DtmError, RuntimeError):
     """A checkpoint or run folder that is missing, damaged, or belongs to another run."""
 
 
+class DivergedError(DtmError, ArithmeticError):
+    """Training that produced a gradient which is not finite."""
+
+
 class MixedTiltError(DtmError, ValueError):
     """Rollouts of different tilts in one buffer; their weights e^{hr} would be meaningless."""
 

@@ -39,6 +39,10 @@ class Prompts:
         columns = {name: [values[row] for row in rows] for name, values in self.columns.items()}
         return Prompts(self.tokens[index], self.attention[index], [self.views[r] for r in rows], columns)
 
+    def to(self, device: torch.device) -> Prompts:
+        """The same prompts on another device."""
+        return replace(self, tokens=self.tokens.to(device), attention=self.attention.to(device))
+
     def repeat(self, times: int) -> Prompts:
         """Each prompt ``times`` times in a row: a group of completions for every prompt."""
         return self.select([row for row in range(len(self)) for _ in range(times)])
@@ -118,7 +122,7 @@ class Weights:
     log_z: float
     """log Z, the log-mean-exp of h r over the buffer."""
 
-    def select(self, rows: Int[Tensor, " B"]) -> Weights:
+    def select(self, rows: slice | Int[Tensor, " B"]) -> Weights:
         """The weights of the given rollouts, on the same normalisation."""
         return replace(self, log_weight=self.log_weight[rows], peers=self.peers[rows])
 

@@ -23,24 +23,38 @@ def log_mean_exp(x: Float[Tensor, " N"]) -> Float[Tensor, ""]:
     return torch.logsumexp(x, dim=0) - math.log(len(x))
 
 
-def weigh(
-    reward: Float[Tensor, " N"], group: Int[Tensor, " N"], h: float, log_z: float | None = None
-) -> Weights:
-    r"""w̄ = e^{h r} / Z for every rollout of a buffer, and the leave-one-out mean of its group.
+def peer_mean(value: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """Mean of the other members of each row's group; for a group of one, of all other rows."""
+    _, member, size = torch.unique(group, return_inverse=True, return_counts=True)
+    total = torch.zeros(len(size), dtype=value.dtype, device=value.device).scatter_add(0, member, value)
+    others = (size[member] - 1).to(value.dtype)
+    everyone = (value.sum() - value) / max(len(value) - 1, 1)
+    return torch.where(others > 0, (total[member] - value) / others.clamp(min=1), everyone)
 
+
+def weigh(
+    reward: Float[Tensor, " N"],
+    group: Int[Tensor, " N"],
+    h: float,
+    baseline: Float[Tensor, " N"] | None = None,
+    log_z: float | None = None,
+) -> Weights:
+    r"""w̄ = e^{h (r − b)} / Z for every rollout of a buffer, and the mean w̄ of its peers.
+
+    The baseline b may depend on the prompt and on its *other* completions (`peer_mean` of the reward):
+    it multiplies the prompt's loss by a constant and moves no minimiser (spec, 5.3), but keeps prompts
+    whose rewards are high whatever the completion from outweighing all others.
     ``log_z`` is log Z over all ranks; by default the log-mean-exp over the rewards given.
     """
-    tilt = h * reward
+    # h r − log Z cancels to a small number: float32 would leave w̄ − c̄ with three digits at h = 1e-4.
+    exact = reward.double()
+    offset = torch.zeros_like(exact) if baseline is None else baseline.double()
+    tilt = h * (exact - offset)
     log_z = float(log_mean_exp(tilt)) if log_z is None else log_z
-    log_weight = tilt - log_z
-    _, member, size = torch.unique(group, return_inverse=True, return_counts=True)
-    # Each group's largest weight is factored out: a sum over e^{500} would drown its neighbours.
-    peak = torch.full_like(size, -math.inf, dtype=tilt.dtype).scatter_reduce(0, member, log_weight, "amax")
-    scaled = (log_weight - peak[member]).exp()
-    total = torch.zeros_like(peak).scatter_add(0, member, scaled)
-    others = (size[member] - 1).to(tilt.dtype)
-    peers = (total[member] - scaled) / others.clamp(min=1) * peak[member].exp()
-    return Weights(log_weight, torch.where(others > 0, peers, torch.ones_like(peers)), log_z)
+    # Peers are weighed with the row's own baseline; factoring out the peak keeps e^{hr} finite.
+    peak = h * exact.max()
+    peers = peer_mean((h * exact - peak).exp(), group) * (peak - h * offset - log_z).exp()
+    return Weights((tilt - log_z).to(reward.dtype), peers.to(reward.dtype), log_z)
 
 
 def effective_sample_size(log_weight: Float[Tensor, " N"]) -> Float[Tensor, ""]:
@@ -71,9 +85,10 @@ def step_for_ess(reward: Float[Tensor, " N"], target: float, cap: float) -> floa
 
 
 def advantage(log_weight: Float[Tensor, " N"], control: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
-    r"""w̄ − c̄, exact also where the two nearly agree: c̄·expm1(log w̄ − log c̄)."""
-    difference = control * torch.expm1(log_weight - control.clamp(min=1e-30).log())
-    return torch.where(control > 0, difference, log_weight.exp() - control)
+    r"""w̄ − c̄; where the two nearly agree, by c̄·expm1(log w̄ − log c̄), which loses no digits."""
+    gap = log_weight - control.clamp(min=torch.finfo(control.dtype).tiny).log()
+    near = control * torch.expm1(gap.clamp(-1, 1))
+    return torch.where((control > 0) & (gap.abs() < 1), near, log_weight.exp() - control)
 
 
 def c_dtm_cross_entropy(
@@ -138,12 +153,18 @@ def control_moments(
 # ── the progress meter ───────────────────────────────────────────────────────────────────────────
 
 
-def available_kl(reward: Float[Tensor, " N"], group: Int[Tensor, " N"], h: float) -> float:
+def available_kl(
+    reward: Float[Tensor, " N"],
+    group: Int[Tensor, " N"],
+    h: float,
+    baseline: Float[Tensor, " N"] | None = None,
+) -> float:
     r"""KL(path_{a+h} ‖ path_a): what a phase can gain, in nats per sequence (spec, section 8).
 
-    For one prompt it is h E_{a+h}[r] − log Z. Over prompts p the objective weighs them by Z_p / Z:
+    For one prompt it is h E_{a+h}[r] − log Z. The objective weighs prompts p by s_p Z_p, where s_p is
+    the mean of e^{−h b} over its baselines (1 without), so what it can gain is
 
-        Σ_p P(p) (Z_p / Z) (h E_{a+h,p}[r] − log Z_p) = (E[w h r] − E_p[Z_p log Z_p]) / Z.
+        Σ_p s_p (E_p[w h r] − Z_p log Z_p) / Σ_p s_p Z_p.
 
     The joint formula h E_{a+h}[r] − log Z would also count the tilt of the prompt marginal, which no
     conditional model can absorb. Z log Z is convex, so the plug-in mean over a group of K overshoots;
@@ -154,18 +175,25 @@ def available_kl(reward: Float[Tensor, " N"], group: Int[Tensor, " N"], h: float
     shared = size[member] > 1
     if not bool(shared.any()):
         return math.nan
+    _, member, size = torch.unique(group[shared], return_inverse=True, return_counts=True)
     # Shifting r by a constant changes nothing below, and keeps e^{hr} within float64.
     tilt = (h * reward[shared]).double()
     tilt = tilt - log_mean_exp(tilt)
-    _, member, size = torch.unique(group[shared], return_inverse=True, return_counts=True)
+    offset = torch.zeros_like(tilt) if baseline is None else -h * baseline[shared].double()
+
+    def group_mean(value: Float[Tensor, " M"]) -> Float[Tensor, " G"]:
+        return (
+            torch.zeros(len(size), dtype=value.dtype, device=value.device).scatter_add(0, member, value)
+            / size
+        )
+
     weight = tilt.exp()
-    total = torch.zeros(len(size), dtype=torch.float64, device=tilt.device).scatter_add(0, member, weight)
-    mean = total / size
-    without = (total[member] - weight) / (size[member] - 1)
-    z_log_z = size * torch.special.xlogy(mean, mean)
-    dropped = torch.zeros_like(mean).scatter_add(0, member, torch.special.xlogy(without, without))
-    jackknife = z_log_z - (size - 1) * dropped / size
-    return float((weight * tilt).mean() - (jackknife * size).sum() / size.sum())
+    mean = group_mean(weight)
+    without = (size * mean)[member].sub(weight) / (size[member] - 1)
+    plug_in, dropped = torch.special.xlogy(mean, mean), torch.special.xlogy(without, without)
+    z_log_z = size * plug_in - (size - 1) * group_mean(dropped)
+    scale = size * group_mean((offset - offset.max()).exp())
+    return float((scale * (group_mean(weight * tilt) - z_log_z)).sum() / (scale * mean).sum())
 
 
 def gained_kl(

@@ -8,12 +8,13 @@ token it has *just drawn*; that favours likely tokens and is biased even for ind
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol, final
+from typing import ClassVar, Protocol, final, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 
+@runtime_checkable
 class Order(Protocol):
     """A score for each candidate position."""
 

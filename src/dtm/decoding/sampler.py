@@ -117,8 +117,8 @@ def _reveal(
         return chosen, torch.zeros_like(tokens).masked_scatter(chosen, _draw(log_pi, decoder, generator))
     log_pi = denoiser(tokens, attention, candidates)
     proposed = _draw(log_pi, decoder, generator)
-    score = torch.zeros_like(noise).masked_scatter(
-        candidates, decoder.order.score(log_pi, proposed, noise[candidates])
+    score = torch.zeros(noise.shape, dtype=log_pi.dtype, device=noise.device).masked_scatter(
+        candidates, decoder.order.score(log_pi, proposed, noise[candidates].to(log_pi.dtype))
     )
     chosen = _highest(score, candidates, quota)
     if decoder.certainty is not None:

@@ -16,8 +16,12 @@ from dtm.schedules import Schedule
 
 
 def hazard_states(
-    clean: Sequences, mask_id: int, schedule: Schedule, time: Float[Tensor, " B"],
-    uniforms: Float[Tensor, "B L"], block: int | None = None,
+    clean: Sequences,
+    mask_id: int,
+    schedule: Schedule,
+    time: Float[Tensor, " B"],
+    uniforms: Float[Tensor, "B L"],
+    block: int | None = None,
 ) -> MaskedStates:
     r"""x_t at global times t, with row weight λ_SAR(t) = M λ(u)  [eqs. 3, 32, 33].
 

@@ -13,7 +13,7 @@ estimates the same integral with infinite variance.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,6 +23,7 @@ from dtm.errors import require
 from dtm.records import MaskedStates, Sequences
 
 
+@runtime_checkable
 class Interpolant(Protocol):
     """Draws masked states of given clean."""
 
@@ -38,7 +39,9 @@ class MaskCount:
     block: int | None = None
 
     def __post_init__(self) -> None:
-        require(self.block is None or self.block >= 1, f"interpolant block must be at least 1, got {self.block}")
+        require(
+            self.block is None or self.block >= 1, f"interpolant block must be at least 1, got {self.block}"
+        )
 
     def states(self, clean: Sequences, mask_id: int, generator: torch.Generator) -> MaskedStates:
         """One x_t for every sequence; the mask counts of a batch are spread evenly over 1..L.

@@ -1,12 +1,16 @@
-"""The three models of a run: the trained student π_θ, the frozen teacher π_a, and the student's average."""
+"""The models of a run: the trained student π_θ, the frozen teacher π_a, and the student's average."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from dtm.models.denoiser import Denoiser
+from dtm.records import MaskedStates
 
 
 class Policy:
@@ -17,6 +21,17 @@ class Policy:
         self.teacher = _frozen(base)
         self.ema = ema
         self.average = None if ema is None else _frozen(base)
+        self.forward: Callable[..., Tensor] = base
+        """How the student is called; a data-parallel trainer puts its wrapper here."""
+
+    def log_pi(self, states: MaskedStates) -> Float[Tensor, "N V"]:
+        """log π_θ at the scored positions, row by row."""
+        return self.forward(states.tokens, states.attention, states.eligible)
+
+    @torch.no_grad()
+    def log_pi_a(self, states: MaskedStates) -> Float[Tensor, "N V"]:
+        """log π_a at the scored positions, row by row."""
+        return self.teacher(states.tokens, states.attention, states.eligible)
 
     @torch.no_grad()
     def track(self) -> None:

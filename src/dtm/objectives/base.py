@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from dtm.models.policy import Policy
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
 
+@runtime_checkable
 class Objective(Protocol):
     """A loss normalised over the whole batch: its parts add up, so micro-batches change nothing."""
 

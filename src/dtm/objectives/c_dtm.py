@@ -27,9 +27,8 @@ class CDTM:
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
         """Mean over the batch of (L_row / k) Σ_S w̄ CE(T_c ‖ π_θ), divided by the length."""
-        log_pi = policy.student(states.tokens, states.attention, states.eligible)
-        with torch.no_grad():
-            log_pi_a = policy.teacher(states.tokens, states.attention, states.eligible)
+        log_pi = policy.log_pi(states)
+        log_pi_a = policy.log_pi_a(states)
         x1 = states.clean[states.eligible]
         row = states.eligible.nonzero()[:, 0]
         scale = states.row_weight[row] / states.batch_rows

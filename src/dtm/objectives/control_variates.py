@@ -7,7 +7,6 @@ at the row's own x_1: the row's own weight in its own c would damp the step (spe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -27,7 +26,7 @@ def zero(states: MaskedStates, weights: Weights, phase: Phase) -> Float[Tensor, 
 
 def one(states: MaskedStates, weights: Weights, phase: Phase) -> Float[Tensor, " B"]:
     """c = 1, the paper's choice: c̄ = 1/Z. The target is a distribution as long as r ≥ 0."""
-    return torch.full_like(weights.log_weight, math.exp(-weights.log_z))
+    return torch.full_like(weights.log_weight, -weights.log_z).exp()
 
 
 def mean(states: MaskedStates, weights: Weights, phase: Phase) -> Float[Tensor, " B"]:

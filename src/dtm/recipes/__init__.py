@@ -1,1 +1,20 @@
-"""Ready-made runs: functions that return a RunConfig."""
+"""Ready-made runs: functions that return a RunConfig. An ablation is a `replace` of one field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dtm.errors import ConfigError, nearest
+from dtm.recipes.maze import maze_small
+from dtm.training.config import RunConfig
+
+RECIPES: dict[str, Callable[[], RunConfig]] = {
+    "maze-small": maze_small,
+}
+
+
+def recipe(name: str) -> RunConfig:
+    """The configuration of a recipe by name."""
+    if name not in RECIPES:
+        raise ConfigError(f"no recipe {name!r}. {nearest(name, RECIPES)}")
+    return RECIPES[name]()

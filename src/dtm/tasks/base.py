@@ -7,10 +7,11 @@ tasks take a tokenizer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from dtm.records import Prompts, Sequences
@@ -23,6 +24,11 @@ like is the task's choice: strings for language tasks, cells for the maze.
 """
 
 
+Sample = tuple[Any, Any]
+"""A prompt and its completion, as rewards see them or as JSON gives them back."""
+
+
+@runtime_checkable
 class Task(Protocol):
     """Prompts in, rewards and measures out."""
 
@@ -48,18 +54,28 @@ class Task(Protocol):
         """Completion tokens in the form that rewards receive."""
         ...
 
-    def reward(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Sequence[float | None]:
+    def reward(
+        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+    ) -> Sequence[float | None]:
         """The task's own reward."""
         ...
 
     def measure(
-        self, prompts: Sequence[Any], completions: Sequence[Any], reward: Float[Tensor, " N"], group: Int[Tensor, " N"]
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        reward: Float[Tensor, " N"],
+        group: Int[Tensor, " N"],
     ) -> Mapping[str, float]:
         """Measures of an evaluation, always with "reward"; the rows of a group share a prompt."""
         ...
 
     def best(self, prompts: Sequence[Any]) -> float | None:
         """The highest mean reward that any model could reach on these prompts, where it is known."""
+        ...
+
+    def picture(self, before: Sequence[Sample], after: Sequence[Sample]) -> Figure | None:
+        """Completions of the base and of the tuned model side by side, where the task can draw them."""
         ...
 
     def show(self, prompt: Any, completion: Any) -> str:

@@ -1,0 +1,195 @@
+"""The few calls that make up the public interface: train, pretrain, evaluate, and a Run to look at.
+
+The command line is a thin shell around these; whatever it does can be done from Python.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dtm.errors import CheckpointError, ConfigError
+from dtm.evaluation.evaluate import Evaluation, evaluate
+from dtm.models.storage import load_model, save_model
+from dtm.models.transformer import Transformer
+from dtm.random import stream
+from dtm.recipes import recipe
+from dtm.report.run import write_report
+from dtm.tasks.base import Reward
+from dtm.training import build
+from dtm.training.config import EvaluationConfig, RunConfig
+from dtm.training.events import Callback, JsonLines, SampleFiles, read_events
+from dtm.training.folder import RunFolder, write_json
+from dtm.training.interrupts import Interrupted, Interrupts
+from dtm.training.pretraining import Pretrainer
+from dtm.training.serialise import differences
+from dtm.training.trainer import Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run on disk, finished or not."""
+
+    folder: RunFolder
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """The run in a folder."""
+        return cls(RunFolder.find(Path(path)))
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.folder.path
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration it was started with."""
+        return self.folder.read_config()
+
+    @property
+    def is_finished(self) -> bool:
+        """False for a run that was stopped (or is still going)."""
+        return self.folder.summary.is_file()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Base, tuned and best possible; there once the run has finished."""
+        self._finished(self.folder.summary)
+        summary: dict[str, Any] = json.loads(self.folder.summary.read_text(encoding="utf-8"))
+        return summary
+
+    @property
+    def model(self) -> Transformer:
+        """The tuned (or pretrained) model."""
+        self._finished(self.folder.model)
+        return load_model(self.folder.model)
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """Rows of metrics.jsonl of one kind: "step", "phase", "evaluation", "rollouts"."""
+        return read_events(self.folder.metrics, kind)
+
+    def evaluate(self, config: EvaluationConfig | None = None) -> Evaluation:
+        """Measure the run's model on held-out prompts."""
+        return measure(self.config, self.model, config)
+
+    def sample(self, prompts: int = 2, completions: int = 1, base: bool = False, seed: int = 0) -> list[str]:
+        """Completions of held-out prompts, drawn for a person to look at."""
+        config = self.config
+        task, device = build.build_task(config), build.build_device(config.device)
+        model = build.load_base(config, task) if base else self.model
+        collector = build.build_collector(config, task, build.build_scorer(config, task), lambda: None)
+        asked = task.prompts("test", prompts, stream(seed, "sample prompts")).to(device)
+        noise = stream(seed, "sample noise", device=device)
+        drawn = collector.collect(model.to(device).eval(), asked, completions, 0.0, noise)
+        return [task.show(p, c) for p, c in zip(drawn.prompts, drawn.completions, strict=True)]
+
+    def _finished(self, path: Path) -> None:
+        if not path.exists():
+            raise CheckpointError(
+                f"{self.path} has not finished: it has no {path.name}. "
+                f"Continue it with `dtm train {self.config.recipe} --resume --out {self.path}`."
+            )
+
+
+def train(
+    config: RunConfig | str,
+    *,
+    reward: Reward | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Run:
+    """Tilt a recipe's base model towards a reward; the result lies in a folder of its own.
+
+    ``reward`` is a function ``(prompts, completions, **columns) -> list[float | None]``; by default the
+    task's. With ``resume`` the run in ``out`` (or the recipe's latest) continues where it was stopped.
+    On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
+    """
+    config = recipe(config) if isinstance(config, str) else config
+    folder = _open(config, "train", out, resume)
+    task = build.build_task(config)
+    own_reward = reward is not None or config.reward.function is not None
+    with Interrupts() as interrupts:
+        scorer = build.build_scorer(config, task, reward)
+        trainer = Trainer(
+            config,
+            build.load_base(config, task),
+            build.build_collector(config, task, scorer, interrupts.check),
+            build.build_objective(config),
+            build.build_interpolant(config),
+            build.reward_range(config, task, own_reward),
+            [JsonLines(folder.metrics), SampleFiles(folder.samples), *callbacks],
+            folder.checkpoints,
+        )
+        if resume:
+            trainer.resume(folder.checkpoints)
+        try:
+            progress = trainer.run()
+        except Interrupted:
+            return Run(folder)
+    if trainer.accelerator.is_main_process:
+        save_model(trainer.policy.teacher, folder.model)  # type: ignore[arg-type]
+        write_report(folder, config, task, progress)
+    return Run(folder)
+
+
+def pretrain(
+    config: RunConfig | str,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Run:
+    """Train a recipe's base from scratch on the task's examples; pass its folder on as ``model.base``."""
+    config = recipe(config) if isinstance(config, str) else config
+    device = build.build_device(config.device)
+    folder = _open(config, "pretrain", out, resume)
+    task = build.build_task(config)
+    with Interrupts() as interrupts:
+        pretrainer = Pretrainer(
+            config,
+            task,
+            build.new_model(config.model, task, config.seed),
+            device,
+            [JsonLines(folder.metrics), *callbacks],
+            folder.checkpoints,
+            interrupts.check,
+        )
+        if resume:
+            pretrainer.resume(folder.checkpoints)
+        try:
+            bound = pretrainer.run()
+        except Interrupted:
+            return Run(folder)
+    save_model(pretrainer.model, folder.model)
+    result = measure(config, pretrainer.model.eval(), None)
+    write_json(folder.summary, {"held_out_bound": bound, **result.measures, "best": result.best})
+    return Run(folder)
+
+
+def measure(config: RunConfig, model: Transformer, evaluation: EvaluationConfig | None) -> Evaluation:
+    """Evaluate any model on the task and with the decoder of a configuration."""
+    task = build.build_task(config)
+    device = build.build_device(config.device)
+    collector = build.build_collector(config, task, build.build_scorer(config, task), lambda: None)
+    return evaluate(model.to(device).eval(), collector, evaluation or config.evaluation, device)
+
+
+def _open(config: RunConfig, kind: str, out: str | Path | None, resume: bool) -> RunFolder:
+    """A new folder, or the one to continue, whose configuration must then be the same."""
+    path = None if out is None else Path(out)
+    if not resume:
+        return RunFolder.create(config, kind, path)
+    folder = RunFolder.latest(config.recipe, kind) if path is None else RunFolder.find(path)
+    changes = list(differences(folder.read_config(), config))
+    if changes:
+        listed = "\n  ".join(changes)
+        raise ConfigError(
+            f"the run in {folder.path} was started with another configuration:\n  {listed}\n"
+            "Leave these flags out to continue it, or leave --resume out to start a new run."
+        )
+    return folder

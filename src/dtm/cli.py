@@ -1,0 +1,285 @@
+"""The command line: parse, call, print. Everything it does is a call of `dtm.api`.
+
+Heavy imports happen inside the commands, so that help answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dtm.errors import ConfigError, DtmError, nearest
+
+if TYPE_CHECKING:
+    from dtm.api import Run
+    from dtm.training.config import RunConfig
+
+SYMBOLS = """\
+symbols
+  π_0, π_a       the base model, and the model tilted so far: what a token is at a masked position
+  r              the reward of a finished sequence
+  a, A, h        the tilt reached, the tilt to reach, and what one phase adds: ρ_a ∝ ρ_0 e^(a r)
+  w = e^(h r)    the weight of a rollout in a phase; ESS is the fraction of rollouts that weigh in
+  c              the control variate: how much of the target is the teacher's own prediction
+  available      nats between ρ_a and ρ_(a+h); absorbed is the fraction the student has gained of them
+"""
+
+ALIASES = {"--reward": "--reward.function"}
+"""Short spellings of fields that are often given."""
+
+Command = Callable[[list[str]], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except DtmError as problem:
+        print(f"dtm: {problem}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("dtm: interrupted", file=sys.stderr)
+        return 130
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0
+    if arguments[0] == "--version":
+        from importlib import metadata
+
+        print(f"dtm {metadata.version('discrete-tilt-matching')}")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name not in COMMANDS:
+        raise ConfigError(f"no command {name!r}. {nearest(name, COMMANDS)}")
+    return COMMANDS[name][0](rest)
+
+
+def _overview() -> str:
+    commands = "\n".join(f"  {name:<10} {text}" for name, (_, text) in COMMANDS.items())
+    return (
+        "usage: dtm COMMAND ...\n\nReward fine-tuning of masked diffusion language models by Discrete Tilt "
+        f"Matching.\n\ncommands\n{commands}\n\n`dtm COMMAND --help` explains each.\n\n{SYMBOLS}"
+    )
+
+
+# ── training ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _train(arguments: list[str]) -> int:
+    options, config = _parse_run("train", arguments)
+    if options.dry_run:
+        return _dry_run(config)
+
+    from dtm import api
+    from dtm.training.display import Display, summary_table
+
+    with Display(config) as display:
+        run = api.train(config, out=options.out, resume=options.resume, callbacks=[display])
+    if not run.is_finished:
+        return _stopped(run, "train")
+    display.console.print(summary_table(run.summary))
+    figures = ", ".join(str(path) for path in sorted(run.folder.figures.glob("*.png")))
+    print(f"run:     {run.path}\nmodel:   {run.folder.model}\nfigures: {figures}")
+    return 0
+
+
+def _pretrain(arguments: list[str]) -> int:
+    options, config = _parse_run("pretrain", arguments)
+    if options.dry_run:
+        return _dry_run(config)
+
+    from dtm import api
+    from dtm.training.display import PretrainDisplay
+
+    with PretrainDisplay() as display:
+        run = api.pretrain(config, out=options.out, resume=options.resume, callbacks=[display])
+    if not run.is_finished:
+        return _stopped(run, "pretrain")
+    measures = "  ".join(f"{name} {value:.3f}" for name, value in run.summary.items() if value is not None)
+    print(f"{measures}\nmodel: {run.folder.model}")
+    print(f"Tilt it with: dtm train {config.recipe} --model.base {run.folder.model}")
+    return 0
+
+
+def _stopped(run: Run, command: str) -> int:
+    print(f"stopped and saved. Continue with: dtm {command} {run.config.recipe} --resume --out {run.path}")
+    return 0
+
+
+def _parse_run(command: str, arguments: list[str]) -> tuple[argparse.Namespace, RunConfig]:
+    """The options of the command itself, and the recipe with file and flags applied in that order."""
+    from dtm.recipes import RECIPES, recipe
+
+    recipes = "\n".join(f"  {name:<12} {_first_line(make.__doc__)}" for name, make in RECIPES.items())
+    parser = argparse.ArgumentParser(
+        prog=f"dtm {command}",
+        description=COMMANDS[command][1],
+        epilog=f"recipes\n{recipes}\n\n`dtm {command} RECIPE --help` lists every field.\n\n{SYMBOLS}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=not arguments or arguments[0].startswith("-"),
+        allow_abbrev=False,
+    )
+    parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with fields to change")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the run's folder (default: a new one under runs/)"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="continue the run in --out, or the recipe's latest"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved plan and stop")
+    options, flags = parser.parse_known_args(arguments)
+    config = recipe(options.recipe)
+    if options.config is not None:
+        from dtm.training.serialise import load_yaml
+
+        config = load_yaml(options.config, config)
+    if "-h" in flags or "--help" in flags:
+        print(parser.format_usage().rstrip(), "[--any.field VALUE ...]\n")
+    import tyro
+
+    from dtm.training.config import RunConfig
+
+    flags = [ALIASES.get(flag, flag) for flag in flags]
+    return options, tyro.cli(RunConfig, args=flags, default=config, prog=f"dtm {command} {options.recipe}")
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().splitlines()[0]
+
+
+def _dry_run(config: RunConfig) -> int:
+    from dtm.training.plan import plan
+    from dtm.training.serialise import to_yaml
+
+    print(to_yaml(config))
+    for name, value in plan(config).items():
+        print(f"{name + ':':<22} {value}")
+    return 0
+
+
+# ── looking at runs ──────────────────────────────────────────────────────────────────────────────
+
+
+def _eval(arguments: list[str]) -> int:
+    parser = _parser("eval", "Decode held-out prompts with a run's model and measure the completions.")
+    parser.add_argument("run", metavar="RUN", type=Path, help="a run's folder")
+    parser.add_argument("--prompts", type=int, metavar="N", help="test prompts (default: the run's)")
+    parser.add_argument(
+        "--completions", type=int, metavar="K", help="completions of each (default: the run's)"
+    )
+    parser.add_argument("--base", action="store_true", help="measure the base model beside the tuned one")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the measures to a file")
+    options = parser.parse_args(arguments)
+
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    from dtm import api
+    from dtm.training import build
+    from dtm.training.display import measures_table
+    from dtm.training.folder import write_json
+
+    run = api.Run.open(options.run)
+    config = run.config
+    asked = {name: getattr(options, name) for name in ("prompts", "completions") if getattr(options, name)}
+    setting = replace(config.evaluation, **asked)
+    models = {"tuned": run.model}
+    if options.base:
+        models = {"base": build.load_base(config, build.build_task(config)), **models}
+    results = {name: api.measure(config, model, setting) for name, model in models.items()}
+    Console().print(measures_table(results))
+    if options.json is not None:
+        rows = {name: {**result.measures, "best": result.best} for name, result in results.items()}
+        write_json(
+            options.json,
+            {"run": str(run.path), "prompts": setting.prompts, "completions": setting.completions, **rows},
+        )
+    return 0
+
+
+def _sample(arguments: list[str]) -> int:
+    parser = _parser("sample", "Draw completions from a run's model and show them.")
+    parser.add_argument("run", metavar="RUN", type=Path, help="a run's folder")
+    parser.add_argument("--prompts", type=int, default=2, metavar="N", help="test prompts (default: 2)")
+    parser.add_argument(
+        "--completions", type=int, default=1, metavar="K", help="completions of each (default: 1)"
+    )
+    parser.add_argument("--base", action="store_true", help="sample the base model instead")
+    parser.add_argument("--seed", type=int, default=0, help="which prompts and which noise (default: 0)")
+    options = parser.parse_args(arguments)
+
+    from dtm import api
+
+    for text in api.Run.open(options.run).sample(
+        options.prompts, options.completions, options.base, options.seed
+    ):
+        print(f"{text}\n")
+    return 0
+
+
+# ── recipes and claims ───────────────────────────────────────────────────────────────────────────
+
+
+def _recipes(arguments: list[str]) -> int:
+    parser = _parser("recipes", "List the recipes, or print one as YAML: a starting point for --config.")
+    parser.add_argument("action", nargs="?", choices=["show"], help="print a recipe")
+    parser.add_argument("name", nargs="?", help="its name")
+    options = parser.parse_args(arguments)
+
+    from dtm.recipes import RECIPES, recipe
+
+    if options.action is None:
+        for name, make in RECIPES.items():
+            print(f"{name:<14} {_first_line(make.__doc__)}")
+        return 0
+    if options.name is None:
+        raise ConfigError(f"which recipe? dtm recipes show NAME. {nearest('', RECIPES)}")
+    from dtm.training.serialise import to_yaml
+
+    print(to_yaml(recipe(options.name)), end="")
+    return 0
+
+
+def _verify(arguments: list[str]) -> int:
+    parser = _parser("verify", "Check the method's claims on worlds small enough to enumerate exactly.")
+    parser.add_argument(
+        "claims", nargs="*", metavar="CLAIM", help="numbers or names of claims (default: all)"
+    )
+    options = parser.parse_args(arguments)
+
+    from dtm.claims.table import print_claims
+
+    return print_claims(options.claims or None)
+
+
+def _parser(name: str, description: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog=f"dtm {name}",
+        description=description,
+        epilog=SYMBOLS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+COMMANDS: dict[str, tuple[Command, str]] = {
+    "train": (_train, "Tilt a recipe's base model towards a reward."),
+    "pretrain": (_pretrain, "Train a recipe's base model from scratch."),
+    "eval": (_eval, "Measure a run's model on held-out prompts."),
+    "sample": (_sample, "Show completions of a run's model."),
+    "recipes": (_recipes, "List the recipes, or show one as YAML."),
+    "verify": (_verify, "Check the mathematics on exactly enumerable worlds."),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""Measuring a model on a task's held-out prompts, the same prompts every time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dtm.models.denoiser import Denoiser
+from dtm.random import stream
+from dtm.training.config import EvaluationConfig
+from dtm.training.rollouts import Collector
+
+EVALUATION_SEED = 20_260
+"""Test prompts and decoding noise come from this seed, whatever the run's own: runs stay comparable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Measures, and the samples behind them."""
+
+    measures: dict[str, float]
+    best: float | None
+    """The highest mean reward possible on these prompts, where the task knows it."""
+    prompts: list[Any]
+    completions: list[Any]
+    rewards: list[float]
+
+
+def evaluate(
+    denoiser: Denoiser,
+    collector: Collector,
+    config: EvaluationConfig,
+    device: torch.device,
+    tilt: float = 0.0,
+) -> Evaluation:
+    """Decode the test prompts and measure the completions."""
+    prompts = collector.task.prompts("test", config.prompts, stream(EVALUATION_SEED, "test-prompts"))
+    generator = stream(EVALUATION_SEED, "evaluation", device=device)
+    collected = collector.collect(denoiser, prompts.to(device), config.completions, tilt, generator)
+    rollouts = collected.rollouts
+    measures = collector.task.measure(
+        collected.prompts, collected.completions, rollouts.reward, rollouts.group
+    )
+    return Evaluation(
+        dict(measures),
+        collector.task.best(prompts.views),
+        collected.prompts,
+        collected.completions,
+        rollouts.reward.tolist(),
+    )

@@ -1,0 +1,130 @@
+"""Figures of a run, drawn from its logged rows.
+
+They are bare `Figure` objects, never pyplot's: no global state, no window, safe on any machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from dtm.errors import require
+
+Rows = Sequence[Mapping[str, float | int]]
+
+BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#6B6B6B"
+"""From the palette of Okabe and Ito, told apart by all readers."""
+
+PANELS = {"valid": "Valid completions", "reward": "Mean reward", "coverage": "Coverage"}
+MOST_TICKS = 8
+
+
+def annealing_figure(*runs: Rows, best: float | None = None) -> Figure:
+    """Validity, mean reward and coverage against the tilt a, a panel for each that the rows have.
+
+    A row has "tilt" and some of "valid", "reward", "coverage". Several runs (seeds) become their mean
+    and the band from the lowest to the highest, over the tilts that all of them reached; between two
+    evaluations a run is interpolated. ``best`` is the highest mean reward that is possible.
+    """
+    keys = [key for key in PANELS if all(key in row for run in runs for row in run)]
+    require(
+        bool(runs) and all(runs) and bool(keys),
+        f"nothing to draw: every run needs evaluations, all with one of {', '.join(PANELS)}",
+    )
+    figure = Figure(figsize=(3.1 * len(keys) + 0.3, 2.9), dpi=150, layout="constrained")
+    for axes, key in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, strict=True):
+        _curve(axes, runs, key)
+        axes.set_title(PANELS[key], fontsize=11)
+        axes.set_xlabel("tilt $a$")
+        if key == "valid":
+            axes.yaxis.set_major_formatter(_percent)
+        if key == "reward":
+            _references(axes, base=float(axes.lines[0].get_ydata()[0]), best=best)
+    return figure
+
+
+def phases_figure(phases: Rows) -> Figure:
+    """How far each phase a → a + h came: the fraction absorbed, and the ESS of its weights.
+
+    A row has "phase", "tilt" (a), "step" (h), "absorbed" and "ess".
+    """
+    require(bool(phases), "nothing to draw: no phase has finished yet")
+    figure = Figure(figsize=(6.5, 3.1), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    index = [row["phase"] for row in phases]
+    axes.axhline(1, color=GREY, linewidth=0.8, linestyle=":")
+    for key, name, style, colour in (
+        ("absorbed", "absorbed share of the tilt", "o-", BLUE),
+        ("ess", "effective sample size", "s--", VERMILION),
+    ):
+        axes.plot(index, [row[key] for row in phases], style, color=colour, markersize=5, label=name)
+    shown = phases[:: -(-len(phases) // MOST_TICKS)]
+    axes.set_xticks(
+        [row["phase"] for row in shown],
+        [f"{row['tilt']:.3g}→{row['tilt'] + row['step']:.3g}" for row in shown],
+    )
+    axes.set_xlabel(r"phase $a \to a + h$")
+    axes.yaxis.set_major_formatter(_percent)
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(0.0, low), max(1.05, high))
+    figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=9, handlelength=3)
+    _tidy(axes)
+    return figure
+
+
+def _curve(axes: Axes, runs: Sequence[Rows], key: str) -> None:
+    """The mean of the runs with a dot at every evaluation, and the band between the extremes."""
+    curves = [{row["tilt"]: row[key] for row in run} for run in runs]
+    reached = min(max(curve) for curve in curves)
+    tilts = sorted({tilt for curve in curves for tilt in curve if tilt <= reached})
+    values = np.array(
+        [np.interp(tilts, sorted(curve), [curve[a] for a in sorted(curve)]) for curve in curves]
+    )
+    axes.plot(tilts, values.mean(0), "o-", color=BLUE, markersize=4, zorder=3)
+    if len(runs) > 1:
+        axes.fill_between(tilts, values.min(0), values.max(0), color=BLUE, alpha=0.2, linewidth=0)
+    axes.margins(y=0.12)
+    _tidy(axes)
+
+
+def _references(axes: Axes, base: float, best: float | None) -> None:
+    """Where the reward started and where it could end, each named at its line."""
+    axes.axhline(base, color=GREY, linewidth=1, linestyle=":")
+    _name(axes, f"base {base:.3g}", (0.98, base), below=True)
+    if best is not None:
+        axes.axhline(best, color=GREY, linewidth=1, linestyle="--")
+        _name(axes, f"best possible {best:.3g}", (0.02, best), below=False)
+    axes.margins(y=0.15)
+
+
+def _name(axes: Axes, text: str, at: tuple[float, float], *, below: bool) -> None:
+    """A line's name, at the right under it or at the left over it: where a rising curve is not."""
+    axes.annotate(
+        text,
+        at,
+        xytext=(0, -3 if below else 3),
+        xycoords=axes.get_yaxis_transform(),
+        textcoords="offset points",
+        ha="right" if below else "left",
+        va="top" if below else "bottom",
+        fontsize=8.5,
+        color=GREY,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+        zorder=1,
+    )
+
+
+def _tidy(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#E3E3E3", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=9)
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+
+
+def _percent(value: float, _: float | None) -> str:
+    return f"{100 * value:.3g}%"

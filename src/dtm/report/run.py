@@ -1,0 +1,84 @@
+"""What a finished run leaves behind: figures, a summary, and a card for the model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dtm.report.figures import annealing_figure, phases_figure
+from dtm.tasks.base import Task
+from dtm.training.config import RunConfig
+from dtm.training.events import read_events
+from dtm.training.folder import RunFolder, commit, write_json, write_text
+from dtm.training.progress import Progress
+
+
+def write_report(folder: RunFolder, config: RunConfig, task: Task, progress: Progress) -> dict[str, Any]:
+    """Figures, ``summary.json`` and the model card, from what the run has logged."""
+    summary = summarise(config, progress)
+    folder.figures.mkdir(exist_ok=True)
+    measured = read_events(folder.metrics, "evaluation")
+    figures = {
+        "annealing": annealing_figure(measured, best=summary.get("best")),
+        "phases": phases_figure([row | {"step": row["h"]} for row in read_events(folder.metrics, "phase")]),
+        "samples": task.picture(
+            read_samples(folder.samples, first=True), read_samples(folder.samples, first=False)
+        ),
+    }
+    for name, figure in figures.items():
+        if figure is not None:
+            figure.savefig(folder.figures / f"{name}.png", dpi=150)
+    write_text(folder.model / "README.md", model_card(config, summary))
+    write_json(folder.summary, summary)
+    return summary
+
+
+def summarise(config: RunConfig, progress: Progress) -> dict[str, Any]:
+    """Base and tuned measures side by side, and the share of the possible gain that was reached."""
+    base, tuned = progress.evaluations[0], progress.evaluations[-1]
+    summary: dict[str, Any] = {
+        "recipe": config.recipe,
+        "seed": config.seed,
+        "commit": commit(),
+        "finished": progress.finished,
+        "tilt": progress.tilt,
+        "steps": progress.step,
+        "minutes": round(progress.seconds / 60, 2),
+        "base": {name: value for name, value in base.items() if name not in ("tilt", "best")},
+        "tuned": {name: value for name, value in tuned.items() if name not in ("tilt", "best")},
+    }
+    if "best" in base:
+        room = base["best"] - base["reward"]
+        summary["best"] = base["best"]
+        summary["gap_closed"] = (tuned["reward"] - base["reward"]) / room if room > 0 else None
+    return summary
+
+
+def read_samples(folder: Path, first: bool) -> list[tuple[Any, Any]]:
+    """Prompts and completions of the first or the last evaluation."""
+    files = sorted(folder.glob("*.jsonl"))
+    rows = files[0 if first else -1].read_text(encoding="utf-8").splitlines()
+    return [(row["prompt"], row["completion"]) for row in map(json.loads, rows)]
+
+
+def model_card(config: RunConfig, summary: dict[str, Any]) -> str:
+    """A README for the model folder: what it is, how it was made, what it reaches."""
+    measures = "\n".join(
+        f"| {name} | {summary['base'][name]:.3f} | {summary['tuned'][name]:.3f} |" for name in summary["base"]
+    )
+    guard = "on" if config.objective.guard else "off"
+    return f"""# {config.recipe}, tuned by Discrete Tilt Matching
+
+- base: `{config.model.base}`
+- objective: c-DTM, control variate `{config.objective.control_variate}`, ratio guard {guard}
+- tilt: a = {summary["tilt"]:g} in {summary["steps"]} steps; {summary["finished"]}
+- reward: {config.reward.function or "the task's own"}
+- seed {config.seed}, commit {summary["commit"]}
+
+| held-out measure | base | tuned |
+|---|---|---|
+{measures}
+
+Load it with `dtm.load_model(folder)`; `config.yaml` of the run has every setting.
+"""

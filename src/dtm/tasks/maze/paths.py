@@ -1,0 +1,86 @@
+"""Diverse random paths to pretrain on: shortest paths under random lengths of the doors.
+
+Exponential lengths make every simple path possible and long detours rare. A bank draws some sets of
+lengths once and keeps, for each, the next room on the way from any room to any goal; a path then
+costs one look-up a room, for a whole batch at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Int, Int16
+from scipy.sparse.csgraph import shortest_path
+from torch import Tensor
+
+from dtm.tasks.maze.grid import Maze
+
+
+@dataclass(frozen=True, eq=False)
+class PathBank:
+    """Random paths between any two rooms. W sets of door lengths, R rooms, C cells of a row."""
+
+    maze: Maze
+    towards: Int16[Tensor, "W R R"]
+    """``towards[w, goal, room]``: the room after ``room`` on the way to ``goal``; the goal stays put."""
+
+    @classmethod
+    def draw(cls, maze: Maze, weightings: int, generator: torch.Generator) -> PathBank:
+        """A bank of ``weightings`` sets of door lengths."""
+        rooms = len(maze.rooms)
+        towards = torch.empty(weightings, rooms, rooms, dtype=torch.int16)
+        for table in towards:
+            length = torch.empty(len(maze.edges), dtype=torch.float64).exponential_(generator=generator)
+            _, before = shortest_path(maze.graph(length), directed=False, return_predecessors=True)
+            # Doors work both ways, so the room before x on the path goal → x is the one after x on x → goal.
+            table.copy_(torch.from_numpy(before.astype(np.int16)))
+            table.diagonal().copy_(torch.arange(rooms))
+        return cls(maze, towards)
+
+    def sample(self, count: int, width: int, pad: int, generator: torch.Generator) -> Int[Tensor, "N C"]:
+        """``count`` paths between distinct rooms as cell numbers, filled up to ``width`` with ``pad``.
+
+        Paths longer than ``width`` are drawn again, which ends: the two rooms of the shortest door
+        are always joined by a path of three cells.
+        """
+        parts: list[Tensor] = []
+        missing = count
+        while missing > 0:
+            rooms, hops = self._walk(missing + missing // 8 + 16, (width - 1) // 2, generator)
+            parts.append(self._cells(rooms[hops < rooms.shape[1]], width, pad)[:missing])
+            missing -= len(parts[-1])
+        return torch.cat(parts)
+
+    def lengths(self, count: int, generator: torch.Generator) -> Int[Tensor, " N"]:
+        """The number of cells of ``count`` paths, none too long."""
+        _, hops = self._walk(count, len(self.maze.rooms), generator)
+        return 2 * hops + 1
+
+    def _walk(
+        self, count: int, max_hops: int, generator: torch.Generator
+    ) -> tuple[Int[Tensor, "N K"], Int[Tensor, " N"]]:
+        """Rooms visited from start to goal (where a path then stays), and the hops to get there.
+
+        A path that has not arrived after ``max_hops`` counts K hops, one more than were made.
+        """
+        weightings, rooms, _ = self.towards.shape
+        weighting = torch.randint(weightings, (count,), generator=generator)
+        start = torch.randint(rooms, (count,), generator=generator)
+        goal = (start + torch.randint(1, rooms, (count,), generator=generator)) % rooms
+        trail = [start]
+        while len(trail) <= max_hops and not torch.equal(trail[-1], goal):
+            trail.append(self.towards[weighting, goal, trail[-1]].long())
+        visited = torch.stack(trail, dim=1)
+        return visited, (visited != goal[:, None]).sum(1)
+
+    def _cells(self, visited: Int[Tensor, "N K"], width: int, pad: int) -> Int[Tensor, "N C"]:
+        """Room, door, room, …, and ``pad`` once the goal is reached."""
+        rooms = self.maze.rooms[visited]
+        cells = rooms.new_full((len(rooms), width), pad)
+        used = 2 * rooms.shape[1] - 1
+        cells[:, 0:used:2] = rooms
+        cells[:, 1:used:2] = (rooms[:, :-1] + rooms[:, 1:]) // 2
+        reached = 2 * (rooms != rooms[:, -1:]).sum(1, keepdim=True) + 1
+        return cells.masked_fill(torch.arange(width) >= reached, pad)

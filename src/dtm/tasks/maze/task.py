@@ -1,0 +1,240 @@
+"""The maze as a task: given a start and a goal, write a path that stays far from the centre.
+
+A sequence is (s, g, SEP, z_1, …, z_n, PAD, …), where ids 0 … size² − 1 are cells row by row. Rewards see
+a prompt as ``(start, goal)`` and a completion as a list of cells, each a (row, column).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from dtm.errors import nearest, require
+from dtm.random import stream
+from dtm.records import Prompts, Sequences
+from dtm.tasks.base import Sample
+from dtm.tasks.maze.figure import density_figure
+from dtm.tasks.maze.grid import Maze
+from dtm.tasks.maze.paths import PathBank
+
+Cell = tuple[int, int]
+Pair = tuple[Cell, Cell]
+Path = Sequence[Cell | None]
+"""None stands for a token that is not a cell."""
+
+SPLITS = ("train", "test")
+
+
+class MazeTask:
+    """One fixed maze; prompts are pairs of distinct rooms, some of them held out as "test"."""
+
+    def __init__(
+        self,
+        size: int = 15,
+        door_fraction: float = 0.4,
+        maze_seed: int = 0,
+        completion_length: int | None = None,
+        penalty: float = -0.4,
+        test_fraction: float = 0.1,
+    ) -> None:
+        require(penalty <= 0, f"penalty must not exceed 0, the least reward of a valid path; got {penalty:g}")
+        require(
+            0 < test_fraction < 1,
+            f"test_fraction must lie strictly between 0 and 1, or a split is empty; got {test_fraction:g}",
+        )
+        self.name = f"maze-{size}"
+        self.maze = Maze.generate(size, door_fraction, maze_seed)
+        self.penalty, self.seed, self.test_fraction = penalty, maze_seed, test_fraction
+        self.pad_id, self.sep_id, self.mask_id = range(size * size, size * size + 3)
+        self.eos_id, self.vocab_size = self.pad_id, size * size + 3
+        self.completion_length = self._ample_length() if completion_length is None else completion_length
+        require(
+            self.completion_length >= 3,
+            f"completion_length {completion_length} reaches no goal: a path to the next room has 3 cells. "
+            f"Leave it out to get a length that holds nearly all paths",
+        )
+        self.scale = size // 2
+        # The widest door makes the best pair: every path passes at least one.
+        self.reward_range = (penalty, int(self.maze.edge_clearance.max()) / self.scale)
+        self._clearance: dict[Cell, int] = {
+            (row, column): int(self.maze.clearance[row, column])
+            for row, column in self.maze.open.nonzero().tolist()
+        }
+
+    def prompts(self, split: str, count: int, generator: torch.Generator) -> Prompts:
+        """``count`` pairs of the split; none comes twice before all of its pairs have come once."""
+        pairs = self._pairs[_known(split)]
+        rounds = range(math.ceil(count / len(pairs)))
+        rows = torch.cat([torch.randperm(len(pairs), generator=generator) for _ in rounds])[:count]
+        cells = self.maze.rooms[pairs[rows]]
+        tokens = torch.cat([cells, torch.full((count, 1), self.sep_id)], dim=1)
+        size = self.maze.size
+        views = [(divmod(start, size), divmod(goal, size)) for start, goal in cells.tolist()]
+        return Prompts(tokens, torch.ones_like(tokens, dtype=torch.bool), views)
+
+    def examples(self, split: str, count: int, generator: torch.Generator) -> Sequences:
+        """Diverse random paths between any two rooms; the splits draw on independent banks of paths."""
+        bank = self._train_paths if _known(split) == "train" else self._test_paths
+        paths = bank.sample(count, self.completion_length, self.pad_id, generator)
+        last = (paths != self.pad_id).sum(1, keepdim=True) - 1
+        separator = torch.full_like(last, self.sep_id)
+        tokens = torch.cat([paths[:, :1], paths.gather(1, last), separator, paths], dim=1)
+        everywhere = torch.ones_like(tokens, dtype=torch.bool)
+        return Sequences(tokens, everywhere, everywhere & (torch.arange(tokens.shape[1]) >= 3))
+
+    def read(self, completions: Int[Tensor, "N C"]) -> list[list[Cell | None]]:
+        """Cells up to the last token that is not PAD; a PAD before it is None and spoils the path."""
+        size, specials = self.maze.size, [None] * 3
+        cells: list[Cell | None] = [*(divmod(cell, size) for cell in range(size * size)), *specials]
+        place = torch.arange(1, completions.shape[1] + 1, device=completions.device)
+        ends = ((completions != self.pad_id) * place).amax(1).tolist()
+        return [
+            [cells[token] for token in row[:end]] for row, end in zip(completions.tolist(), ends, strict=True)
+        ]
+
+    def flaw(self, prompt: Pair, path: Path) -> str | None:
+        """Why the path is not valid; None if it is."""
+        start, goal = prompt
+        if not path or path[0] != start:
+            return "does not begin at the start"
+        if path[-1] != goal:
+            return "does not end at the goal"
+        cells = [cell for cell in path if cell is not None]
+        if len(cells) < len(path):
+            return "holds a token that is not a cell"
+        if not self._clearance.keys() >= set(cells):
+            return "runs into a wall"
+        if any(abs(a - c) + abs(b - d) != 1 for (a, b), (c, d) in pairwise(cells)):
+            return "jumps"
+        return None
+
+    def reward(self, prompts: Sequence[Pair], completions: Sequence[Path], **columns: Any) -> list[float]:
+        """The least distance to the centre on the path, over size // 2; the penalty if it is not valid."""
+        return [
+            min(self._clearance[cell] for cell in path if cell) / self.scale
+            if self.flaw(prompt, path) is None
+            else self.penalty
+            for prompt, path in zip(prompts, completions, strict=True)
+        ]
+
+    def measure(
+        self,
+        prompts: Sequence[Pair],
+        completions: Sequence[Path],
+        reward: Float[Tensor, " N"],
+        group: Int[Tensor, " N"],
+    ) -> dict[str, float]:
+        """Mean reward, validity and diversity; "coverage" is described at `coverage`."""
+        flawless = [
+            self.flaw(prompt, path) is None for prompt, path in zip(prompts, completions, strict=True)
+        ]
+        valid = torch.tensor(flawless, dtype=torch.bool, device=reward.device)
+        return {
+            "reward": float(reward.mean()),
+            "valid": float(valid.float().mean()),
+            "reward_of_valid": float(reward[valid].mean()) if valid.any() else 0.0,
+            "coverage": coverage(completions, valid, group),
+        }
+
+    def best(self, prompts: Sequence[Pair]) -> float:
+        """The mean over the prompts of the exact best reward, for paths that fit the completion."""
+        side = self.maze.size // 2
+        rooms = torch.tensor(prompts) // 2 @ torch.tensor([side, 1])
+        return float(self._best[rooms[:, 0], rooms[:, 1]].mean())
+
+    def picture(self, before: Sequence[Sample], after: Sequence[Sample]) -> Figure | None:
+        """The density of the valid paths of four prompts: those whose base paths have most to gain."""
+        panels = [
+            (label, self._valid_paths(samples)) for label, samples in (("base", before), ("tuned", after))
+        ]
+        rewards: dict[Pair, list[float]] = defaultdict(list)
+        for path in panels[0][1]:
+            pair = (path[0], path[-1])
+            rewards[pair] += self.reward([pair], [path])
+        gain = {pair: self.best([pair]) - fmean(found) for pair, found in rewards.items()}
+        pairs = sorted(gain, key=lambda pair: -gain[pair])[:4]
+        return density_figure(self.maze, panels, pairs) if pairs else None
+
+    def _valid_paths(self, samples: Sequence[Sample]) -> list[list[Cell]]:
+        """The valid paths among samples, with cells as tuples also where they come from JSON."""
+        found = []
+        for (start, goal), completion in samples:
+            path = [None if cell is None else tuple(cell) for cell in completion]
+            if self.flaw((tuple(start), tuple(goal)), path) is None:
+                found.append([cell for cell in path if cell is not None])
+        return found
+
+    def show(self, prompt: Pair, completion: Path) -> str:
+        """The maze in ASCII with the path dotted (x where it runs into a wall), and its reward."""
+        canvas = [[" " if is_open else "#" for is_open in row] for row in self.maze.open.tolist()]
+        for row, column in filter(None, completion):
+            canvas[row][column] = "x" if canvas[row][column] in "#x" else "."
+        for mark, (row, column) in zip("SG", prompt, strict=True):
+            canvas[row][column] = mark
+        flaw = self.flaw(prompt, completion)
+        verdict = "valid" if flaw is None else f"invalid (the path {flaw})"
+        (reward,) = self.reward([prompt], [completion])
+        return "\n".join([*map(" ".join, canvas), f"{verdict}, reward {reward:.3f}"])
+
+    @cached_property
+    def _pairs(self) -> dict[str, Int[Tensor, "K 2"]]:
+        """Both splits as (start, goal) rooms, without the pairs too far apart for the completion."""
+        cells = 2 * self.maze.hops + 1
+        pairs = ((cells > 1) & (cells <= self.completion_length)).nonzero()
+        order = torch.randperm(len(pairs), generator=stream(self.seed, "maze-split"))
+        held_out = min(max(1, round(self.test_fraction * len(pairs))), len(pairs) - 1)
+        return {"test": pairs[order[:held_out]], "train": pairs[order[held_out:]]}
+
+    @cached_property
+    def _best(self) -> Float[Tensor, "R R"]:
+        """The exact best reward for every (start, goal)."""
+        clearance = self.maze.best_clearance(self.completion_length).double()
+        return torch.where(clearance >= 0, clearance / self.scale, self.penalty)
+
+    @cached_property
+    def _train_paths(self) -> PathBank:
+        return self._bank("train")
+
+    @cached_property
+    def _test_paths(self) -> PathBank:
+        return self._bank("test")
+
+    def _bank(self, split: str) -> PathBank:
+        """As many weightings as ten million (start, goal) entries allow, within reason."""
+        weightings = max(16, min(512, 10_000_000 // len(self.maze.rooms) ** 2))
+        return PathBank.draw(self.maze, weightings, stream(self.seed, f"maze-paths-{split}"))
+
+    def _ample_length(self) -> int:
+        """The least multiple of 4 that holds 99 % of the training paths and every shortest path."""
+        lengths = self._train_paths.lengths(10_000, stream(self.seed, "maze-length"))
+        ample = max(float(lengths.double().quantile(0.99)), float(2 * self.maze.hops.max() + 1))
+        return 4 * math.ceil(ample / 4)
+
+
+def coverage(paths: Sequence[Path], valid: Bool[Tensor, " N"], group: Int[Tensor, " N"]) -> float:
+    """Distinct cells on the valid paths of a group over those on its longest one; the mean over groups.
+
+    1 means that all paths of a prompt follow one another, the sign of mode collapse. Groups without
+    a valid path do not count; 0 if there is none with one.
+    """
+    groups: dict[int, list[set[Cell | None]]] = defaultdict(list)
+    for path, is_valid, key in zip(paths, valid.tolist(), group.tolist(), strict=True):
+        if is_valid:
+            groups[key].append(set(path))
+    ratios = [len(set().union(*cells)) / max(map(len, cells)) for cells in groups.values()]
+    return fmean(ratios) if ratios else 0.0
+
+
+def _known(split: str) -> str:
+    require(split in SPLITS, f"unknown split {split!r}. {nearest(split, SPLITS)}")
+    return split

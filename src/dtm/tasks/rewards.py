@@ -1,0 +1,163 @@
+"""Calling a reward function that someone else wrote, and surviving whatever it does.
+
+A reward may raise, hang, or return nonsense. Each case names the function and shows the sample; the
+policy decides whether the sample is skipped or the run stops, with all that is on disk intact.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dtm.errors import ConfigError, RewardError, nearest
+from dtm.tasks.base import Reward
+
+MAX_HANGS = 3
+"""Hung samples tolerated in one call under the policy "skip": each leaves a thread behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """A reward function with its name, its failure policy and its deadline."""
+
+    function: Reward
+    name: str
+    on_error: Literal["stop", "skip"] = "stop"
+    timeout: float = 60.0
+
+    def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
+    ) -> list[float | None]:
+        """A finite reward for each sample, or None where the sample is to be skipped."""
+        try:
+            values = self._call(prompts, completions, columns)
+        except (_Failed, _Hung):
+            return self._one_by_one(prompts, completions, columns)
+        if not isinstance(values, Sequence) and not hasattr(values, "__len__"):
+            raise RewardError(
+                f"reward {self.name} must return a list of numbers, got {type(values).__name__}"
+            )
+        if len(values) != len(completions):
+            raise RewardError(
+                f"reward {self.name} returned {len(values)} values for {len(completions)} completions; "
+                "it must return one number (or None) for each"
+            )
+        return [self._checked(v, p, c) for v, p, c in zip(values, prompts, completions, strict=True)]
+
+    def _one_by_one(
+        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
+    ) -> list[float | None]:
+        """The whole batch failed: find the samples that do it."""
+        results: list[float | None] = []
+        hangs = 0
+        for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+            try:
+                value = self._call([prompt], [completion], {k: [v[row]] for k, v in columns.items()})
+                results.append(self._checked(value[0], prompt, completion))
+            except (_Failed, _Hung) as problem:
+                hangs += isinstance(problem, _Hung)
+                if self.on_error == "stop" or hangs > MAX_HANGS:
+                    raise RewardError(f"{problem}{self._shown(prompt, completion)}") from problem.__cause__
+                results.append(None)
+        return results
+
+    def _call(
+        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
+    ) -> Sequence[float | None]:
+        """Run the function in a thread of its own, so that a hang can be walked away from."""
+        outcome: list[Sequence[float | None]] = []
+        failure: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                outcome.append(self.function(prompts, completions, **columns))
+            except BaseException as problem:  # whatever the user's code raises is reported, SystemExit too
+                failure.append(problem)
+
+        thread = threading.Thread(target=work, name=f"reward {self.name}", daemon=True)
+        thread.start()
+        thread.join(self.timeout)
+        if thread.is_alive():
+            raise _Hung(f"reward {self.name} did not answer within {self.timeout:g} s (reward.timeout)")
+        if failure:
+            kind = type(failure[0]).__name__
+            raise _Failed(f"reward {self.name} raised {kind}: {failure[0]}") from failure[0]
+        return outcome[0]
+
+    def _checked(self, value: float | None, prompt: Any, completion: Any) -> float | None:
+        if value is None:
+            return None
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if math.isfinite(number):
+            return number
+        if self.on_error == "skip":
+            return None
+        raise RewardError(
+            f"reward {self.name} returned {value!r}, not a finite number{self._shown(prompt, completion)}"
+        )
+
+    def _shown(self, prompt: Any, completion: Any) -> str:
+        return (
+            f"\n  prompt:     {_short(prompt)}\n  completion: {_short(completion)}\n"
+            "Fix the function and continue with --resume, or leave such samples out: --reward.on-error skip."
+        )
+
+
+class _Failed(Exception):
+    """The user's function raised."""
+
+
+class _Hung(Exception):
+    """The user's function did not return in time."""
+
+
+def _short(value: Any, limit: int = 300) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+def load_function(spec: str, kind: str = "reward") -> Callable[..., Any]:
+    """The function named by ``module:function`` or ``path/to/file.py:function``."""
+    place, colon, name = spec.rpartition(":")
+    if not colon or not place or not name:
+        raise ConfigError(f"{kind} {spec!r} must be written module:function or path/to/file.py:function")
+    try:
+        module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+    except ModuleNotFoundError as problem:
+        raise ConfigError(
+            f"{kind} {spec!r}: {problem}. Run from the folder that holds it, or give the file's path."
+        ) from None
+    except FileNotFoundError:
+        raise ConfigError(f"{kind} {spec!r}: there is no file {place}") from None
+    function = getattr(module, name, None)
+    if not callable(function):
+        choices = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise ConfigError(f"{kind} {spec!r}: no function {name!r} in {place}. {nearest(name, choices)}")
+    return function
+
+
+def _import_module(name: str) -> Any:
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    return importlib.import_module(name)
+
+
+def _import_file(path: Path) -> Any:
+    if not path.exists():
+        raise FileNotFoundError(path)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

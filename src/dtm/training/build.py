@@ -1,0 +1,160 @@
+"""From a RunConfig to the objects of a run; every mistake in it surfaces here, before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dtm.decoding import ORDERS, Decoder
+from dtm.errors import ConfigError, nearest, require
+from dtm.interpolants import MaskCount
+from dtm.models.storage import load_model
+from dtm.models.transformer import Transformer, TransformerConfig
+from dtm.objectives import CDTM, CONTROL_VARIATES
+from dtm.random import stream
+from dtm.tasks.base import Reward, Task
+from dtm.tasks.maze import MazeTask
+from dtm.tasks.rewards import Scorer, load_function
+from dtm.training.config import DecodingConfig, ModelConfig, RunConfig
+from dtm.training.rollouts import Collector
+
+
+def build_device(name: str) -> torch.device:
+    """The device that the configuration asks for, if it is there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device must be auto, cpu or cuda, got {name!r}") from None
+    require(
+        device.type != "cuda" or torch.cuda.is_available(), "device is cuda, but torch sees no CUDA device"
+    )
+    return device
+
+
+def build_task(config: RunConfig) -> MazeTask:
+    """The task."""
+    task = config.task
+    return MazeTask(
+        size=task.size,
+        door_fraction=task.door_fraction,
+        maze_seed=task.seed,
+        completion_length=task.completion_length,
+        penalty=task.penalty,
+    )
+
+
+def build_decoder(config: DecodingConfig) -> Decoder:
+    """The decoder."""
+    require(
+        config.order in ORDERS, f"decoding.order: no order {config.order!r}. {nearest(config.order, ORDERS)}"
+    )
+    require(config.batch >= 1, f"decoding.batch must be at least 1, got {config.batch}")
+    return Decoder(
+        order=ORDERS[config.order](),
+        block=config.block,
+        tokens_per_step=config.tokens_per_step,
+        temperature=config.temperature,
+        certainty=config.certainty,
+    )
+
+
+def build_objective(config: RunConfig) -> CDTM:
+    """The objective with its control variate, by name or the user's own."""
+    name = config.objective.control_variate
+    if ":" in name:
+        return CDTM(load_function(name, "control variate"), config.objective.guard)
+    require(
+        name in CONTROL_VARIATES,
+        f"objective.control-variate: no {name!r}. {nearest(name, CONTROL_VARIATES)} Or module:function.",
+    )
+    return CDTM(CONTROL_VARIATES[name], config.objective.guard)
+
+
+def build_interpolant(config: RunConfig) -> MaskCount:
+    """The interpolant, by default with the decoder's blocks."""
+    block = config.objective.block
+    if block == "decoding":
+        return MaskCount(config.decoding.block)
+    return MaskCount(None if block == "any-order" else block)
+
+
+def build_scorer(config: RunConfig, task: Task, reward: Reward | None = None) -> Scorer:
+    """The reward function: one given in Python, else the one named in the configuration, else the task's."""
+    spec = config.reward.function
+    function: Callable[..., Any]
+    if reward is not None:
+        function, name = reward, getattr(reward, "__name__", repr(reward))
+    elif spec is not None:
+        function, name = load_function(spec), spec
+    else:
+        function, name = task.reward, f"{task.name}'s own"
+    return Scorer(function, name, config.reward.on_error, config.reward.timeout)
+
+
+def reward_range(config: RunConfig, task: Task, own_reward: bool) -> float | None:
+    """Width of the reward's range, where it is known: declared, or the task's."""
+    low, high = config.reward.low, config.reward.high
+    if own_reward and low is None and high is None:
+        return None
+    low = task.reward_range[0] if low is None else low
+    high = task.reward_range[1] if high is None else high
+    require(low < high, f"reward.low {low:g} must be below reward.high {high:g}")
+    return high - low
+
+
+def build_collector(config: RunConfig, task: Task, scorer: Scorer, between: Callable[[], None]) -> Collector:
+    """The rollout engine."""
+    return Collector(task, scorer, build_decoder(config.decoding), config.decoding.batch, between)
+
+
+def new_model(config: ModelConfig, task: Task, seed: int) -> Transformer:
+    """A freshly initialised model for the task's vocabulary."""
+    shape = TransformerConfig(
+        vocab_size=task.vocab_size,
+        mask_id=task.mask_id,
+        eos_id=task.eos_id,
+        width=config.width,
+        layers=config.layers,
+        heads=config.heads,
+        ffn=config.ffn,
+    )
+    return Transformer(shape, stream(seed, "initial weights"))
+
+
+def base_folder(config: RunConfig) -> Path:
+    """Where the pretrained base lies: a folder, or the name of one that ships with the package."""
+    base = config.model.base
+    require(
+        base is not None,
+        f"recipe {config.recipe!r} has no pretrained base. Run `dtm pretrain {config.recipe}` first, then "
+        "pass the folder it names with --model.base",
+    )
+    assert base is not None
+    packaged = Path(str(resources.files("dtm.recipes") / "bases"))
+    for folder in (Path(base), packaged / base):
+        if (folder / "model.safetensors").is_file():
+            return folder
+    shipped = [path.name for path in packaged.glob("*")] if packaged.is_dir() else []
+    raise ConfigError(
+        f"model.base: no model in {base!r}, neither as a folder nor shipped. {nearest(base, shipped)}"
+    )
+
+
+def load_base(config: RunConfig, task: Task) -> Transformer:
+    """The pretrained base, checked against the task's vocabulary."""
+    folder = base_folder(config)
+    model = load_model(folder)
+    for name in ("vocab_size", "mask_id", "eos_id"):
+        found, wanted = getattr(model, name), getattr(task, name)
+        require(
+            found == wanted,
+            f"the base in {folder} has {name} {found}, task {task.name} needs {wanted}: it was trained for "
+            f"another task. Run `dtm pretrain {config.recipe}` and pass its folder with --model.base",
+        )
+    return model

@@ -1,0 +1,270 @@
+"""A run as one frozen value: nested dataclasses, every field documented with its symbol.
+
+Recipes return a `RunConfig`; on the command line every field is a flag (``--tilt.step 2.5``), in a file
+every field is a YAML key. Importing this module imports no torch, so help and recipes stay fast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dtm.errors import require
+
+Auto = Literal["auto"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MazeConfig:
+    """The maze task: paths from a start to a goal, rewarded for keeping away from the centre."""
+
+    size: int = 15
+    """Cells along each side; odd."""
+    door_fraction: float = 0.4
+    """Chance that a wall which the spanning tree left standing is opened."""
+    seed: int = 0
+    """Which maze; also which (start, goal) pairs are held out for testing."""
+    completion_length: int | None = None
+    """Tokens of a completion; none: just enough for the pretraining paths."""
+    penalty: float = -0.4
+    """Reward of an invalid path."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """The denoiser: where its weights come from, or the shape to train from scratch."""
+
+    base: str | None = None
+    """Folder or packaged name of the pretrained base π_0; none: `dtm pretrain` first."""
+    width: int = 96
+    """Model width."""
+    layers: int = 4
+    """Transformer blocks."""
+    heads: int = 4
+    """Attention heads."""
+    ffn: int = 256
+    """Width of the gated feed-forward layers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecodingConfig:
+    """How rollouts are drawn from π_a, in training and in evaluation alike."""
+
+    order: str = "uniform"
+    """Which position is revealed next: uniform and max-probability are exact at one token a step,
+    sampled-confidence is LLaDA's rule and biased."""
+    block: int | None = None
+    """B, the block size of semi-autoregressive decoding; none: any-order."""
+    tokens_per_step: int = 1
+    """Tokens revealed by one forward pass; 1 is exact."""
+    temperature: float = 1.0
+    """τ of the token draws; 1 samples the model's own law."""
+    certainty: float | None = None
+    """Also reveal every position whose likeliest token has at least this probability. Saves most
+    forward passes; each such token moves the law by at most 1 − certainty in total variation."""
+    batch: int = 256
+    """Sequences decoded together."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObjectiveConfig:
+    """The c-DTM objective."""
+
+    control_variate: str = "adaptive"
+    """c: zero, one (the paper's), mean, loo (leave one out), adaptive (closed form from past batches),
+    or module:function for your own function of x_t."""
+    guard: bool = True
+    """Drop the advantage term where π_θ/π_a leaves e^{±h·range(r)}, which the target never does."""
+    prompt_baseline: bool = True
+    """Take the mean reward of a prompt's other completions off each reward. The target π_{a+h} stays the
+    same, but prompts whose rewards are always high no longer drown the others."""
+    block: int | Literal["decoding", "any-order"] = "decoding"
+    """Block size of the masking interpolant; decoding: the same as the decoder's."""
+    control_memory: float = 0.95
+    """Share of the past that adaptive c keeps at each step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TiltConfig:
+    """The annealing ladder a = 0 → A in phases of h."""
+
+    step: float | Auto = 2.5
+    """h, the tilt added by each phase; auto: as much as keeps ESS at the target."""
+    final: float = 10.0
+    """A, the tilt at which annealing stops."""
+    ess: float = 0.7
+    """Effective sample size, as a fraction of the buffer, that step = auto aims at."""
+    step_cap: float = 5.0
+    """Largest h that auto may choose; it is also the answer when all rewards are equal."""
+    absorbed: float = 0.9
+    """A phase ends once this fraction of the available KL is gained, measured on fresh rollouts."""
+    max_steps: int = 200
+    """Optimiser steps after which a phase ends in any case."""
+    patience: int | None = None
+    """Stop when the mean reward has not risen for this many phases; none: go on until A."""
+
+    def __post_init__(self) -> None:
+        require(self.final > 0, f"tilt.final must be positive, got {self.final:g}")
+        if self.step != "auto":
+            require(
+                0 < self.step <= self.final,
+                f"tilt.step must lie in (0, {self.final:g}] (tilt.final), got {self.step:g}",
+            )
+        require(0 < self.ess < 1, f"tilt.ess is a fraction in (0, 1), got {self.ess:g}")
+        require(self.step_cap > 0, f"tilt.step-cap must be positive, got {self.step_cap:g}")
+        require(
+            self.absorbed > 0,
+            f"tilt.absorbed must be positive (above 1 never ends a phase early), got {self.absorbed:g}",
+        )
+        require(self.max_steps >= 1, f"tilt.max-steps must be at least 1, got {self.max_steps}")
+        require(
+            self.patience is None or self.patience >= 1,
+            f"tilt.patience must be at least 1, got {self.patience}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayConfig:
+    """The buffer of rollouts that batches are drawn from."""
+
+    prompts: int = 64
+    """Prompts in the buffer."""
+    completions: int = 8
+    """K, completions of each prompt; with one alone the progress meter has nothing to compare."""
+    refresh_every: int = 25
+    """Steps between refreshes."""
+    refresh_fraction: float = 0.25
+    """Share of the prompts that a refresh replaces by fresh rollouts of π_a."""
+    priority: float = 0.8
+    """Share of the draws that goes to rollouts in proportion to |w̄ − 1|, whose gradient is not nearly
+    zero; corrected for, so nothing is biased. 0 draws all alike."""
+
+    def __post_init__(self) -> None:
+        require(self.prompts >= 1, f"replay.prompts must be at least 1, got {self.prompts}")
+        require(self.completions >= 1, f"replay.completions must be at least 1, got {self.completions}")
+        require(0 <= self.priority < 1, f"replay.priority must lie in [0, 1), got {self.priority:g}")
+        require(self.refresh_every >= 1, f"replay.refresh-every must be at least 1, got {self.refresh_every}")
+        require(
+            0 < self.refresh_fraction <= 1,
+            f"replay.refresh-fraction must lie in (0, 1], got {self.refresh_fraction:g}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerConfig:
+    """AdamW; its moments and the learning-rate schedule start anew in every phase."""
+
+    lr: float = 1e-4
+    """η, the peak learning rate."""
+    betas: tuple[float, float] = (0.9, 0.99)
+    """Adam's memory of the gradient and of its square."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    clip_norm: float = 1.0
+    """Largest gradient norm, for a loss in nats per token."""
+    warmup: float = 0.05
+    """Share of tilt.max-steps over which the learning rate rises at a phase's start."""
+    decay: float = 0.2
+    """Share of tilt.max-steps over which it falls to zero at a phase's end."""
+    batch: int = 128
+    """Masked states in a step."""
+    micro_batch: int | None = None
+    """Rows in one forward pass; changes memory, never the gradient. None: the whole batch."""
+    ema: float | None = None
+    """Memory of the student's moving average, which then becomes the next π_a; none: off."""
+
+    def __post_init__(self) -> None:
+        require(self.lr > 0, f"optimizer.lr must be positive, got {self.lr:g}")
+        require(self.clip_norm > 0, f"optimizer.clip-norm must be positive, got {self.clip_norm:g}")
+        require(self.batch >= 1, f"optimizer.batch must be at least 1, got {self.batch}")
+        require(
+            self.micro_batch is None or self.micro_batch >= 1,
+            f"optimizer.micro-batch must be at least 1, got {self.micro_batch}",
+        )
+        require(
+            min(self.warmup, self.decay) >= 0 and self.warmup + self.decay <= 1,
+            f"optimizer.warmup + optimizer.decay must lie in [0, 1], got {self.warmup:g} + {self.decay:g}",
+        )
+        require(self.ema is None or 0 < self.ema < 1, f"optimizer.ema must lie in (0, 1), got {self.ema}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewardConfig:
+    """Where the reward comes from, and what happens when it fails."""
+
+    function: str | None = None
+    """Your own reward as module:function or path/to/file.py:function; none: the task's."""
+    low: float | None = None
+    """Lowest reward your function can return; with high, it sets the ratio guard."""
+    high: float | None = None
+    """Highest reward your function can return; none: the guard uses the range seen in the buffer."""
+    on_error: Literal["stop", "skip"] = "stop"
+    """When the function raises, hangs, or returns nan for a sample: stop the run (everything written is
+    kept) or skip the sample. None from the function always skips it."""
+    timeout: float = 60.0
+    """Seconds a call may take before it counts as hung."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationConfig:
+    """Measuring on held-out prompts, at the start and after each phase."""
+
+    prompts: int = 64
+    """Test prompts, the same at every evaluation."""
+    completions: int = 8
+    """Completions of each; diversity is measured within them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointConfig:
+    """What is kept for `--resume`."""
+
+    every: int = 50
+    """Steps between checkpoints; one is also written at the end of each phase and on SIGTERM."""
+    keep: int = 2
+    """How many of the latest checkpoints stay on disk."""
+
+    def __post_init__(self) -> None:
+        require(self.every >= 1, f"checkpoint.every must be at least 1, got {self.every}")
+        require(self.keep >= 1, f"checkpoint.keep must be at least 1, got {self.keep}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PretrainConfig:
+    """Training the base π_0 on the task's own examples with the evidence bound (`dtm pretrain`)."""
+
+    steps: int = 4000
+    """Optimiser steps."""
+    batch: int = 256
+    """Sequences in a step."""
+    lr: float = 2e-3
+    """Peak learning rate; warms up over the first 2 % of the steps, then falls as a cosine."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay."""
+    held_out: int = 1024
+    """Held-out sequences on which the bound is reported."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """Everything that decides a run. The same config and seed give the same run, bit for bit on a CPU."""
+
+    recipe: str = "custom"
+    """Name of the recipe that this configuration started from."""
+    seed: int = 0
+    """Seed of every random stream of the run."""
+    device: str = "auto"
+    """cpu, cuda, or auto: cuda where there is one."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the forward and backward passes; sampling noise is float32 always."""
+    task: MazeConfig = field(default_factory=MazeConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    tilt: TiltConfig = field(default_factory=TiltConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    pretrain: PretrainConfig = field(default_factory=PretrainConfig)

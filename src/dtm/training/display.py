@@ -1,0 +1,144 @@
+"""Progress for a person: one live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from dtm.evaluation.evaluate import Evaluation
+from dtm.training.config import RunConfig
+from dtm.training.events import Event
+
+PLAIN_EVERY = 10.0
+"""Seconds between lines where there is no terminal to redraw."""
+
+
+class Display:
+    """Follows a run's events: phase, tilt, reward, absorbed fraction, ESS, rollouts a second, time left."""
+
+    def __init__(self, config: RunConfig, console: Console | None = None) -> None:
+        self.config = config
+        self.console = console or Console()
+        self.latest: dict[str, Any] = {}
+        self.begin = self.spoken = time.perf_counter()
+        self.start: float | None = None
+        self._live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
+
+    def __enter__(self) -> Display:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.update(Text(""), refresh=True)
+            self._live.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Take in an event; print what deserves a line of its own."""
+        values = event.values
+        if event.kind == "rollouts":
+            self.latest |= {"reward": values["reward"], "per_second": values["per_second"]}
+        elif event.kind == "step":
+            self.latest |= values
+            self._tick(event.step)
+        elif event.kind == "phase":
+            self._say(
+                f"phase {values['phase'] + 1}  a {values['tilt']:g} → {values['tilt'] + values['h']:g}  "
+                f"{values['steps']} steps ({values['reason']})  ESS {values['ess']:.2f}  "
+                f"absorbed {_share(values['absorbed'])} of {values['available']:.3f} nats"
+            )
+        elif event.kind == "evaluation":
+            measures = "  ".join(f"{k} {v:.3f}" for k, v in values.items() if k != "tilt")
+            self._say(f"a = {values['tilt']:<5g} held out:  {measures}")
+        elif event.kind == "resumed":
+            self._say(f"resumed at step {event.step}, phase {values['phase'] + 1}, a = {values['tilt']:g}")
+        elif event.kind == "stopped":
+            self._say(f"stopped: {values['reason']}")
+
+    def _tick(self, step: int) -> None:
+        now = time.perf_counter()
+        if self._live:
+            self._live.update(Text(self._line(step)), refresh=True)
+        elif now - self.spoken >= PLAIN_EVERY:
+            self.spoken = now
+            self.console.print(self._line(step), highlight=False)
+
+    def _line(self, step: int) -> str:
+        v = self.latest
+        fraction = v["phase_step"] / self.config.tilt.max_steps
+        done = (v["tilt"] + v["h"] * fraction) / self.config.tilt.final
+        if self.start is None:
+            self.start = done  # a resumed run has not spent its time here
+        spent = time.perf_counter() - self.begin
+        left = f"{_clock(spent * (1 - done) / (done - self.start))} left" if done > self.start else ""
+        return (
+            f"  phase {v['phase'] + 1}  a {v['tilt']:g} + h {v['h']:.3g}  step {step}  "
+            f"reward {v['reward']:.3f}  "
+            f"absorbed {_share(v['absorbed'])}  loss {v['loss']:.4f}  ESS {v['ess']:.2f}  "
+            f"{v['per_second']:.0f} rollouts/s  {left}"
+        )
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, highlight=False)
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
+
+
+class PretrainDisplay:
+    """Follows a pretraining: the bound on held-out examples, steps a second, time left."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console()
+
+    def __enter__(self) -> PretrainDisplay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, event: Event) -> None:
+        """One line for each report."""
+        v = event.values
+        left = _clock((v["steps"] - event.step) / v["steps_per_second"])
+        self.console.print(
+            f"step {event.step}/{v['steps']}  loss {v['loss']:.3f}  held-out bound {v['held_out']:.3f} nats  "
+            f"{v['steps_per_second']:.1f} steps/s  {left} left",
+            highlight=False,
+        )
+
+
+def summary_table(summary: dict[str, Any]) -> Table:
+    """Base, tuned and best possible, and the share of the gap that was closed."""
+    closed = summary.get("gap_closed")
+    title = f"{summary['recipe']}, seed {summary['seed']}: {summary['finished']}"
+    caption = f"{summary['minutes']:.1f} minutes" + (
+        "" if closed is None else f"; {closed:.0%} of the gap to the best possible reward closed"
+    )
+    table = Table("held out", "base", "tuned", "best possible", title=title, caption=caption)
+    for name, value in summary["base"].items():
+        best = f"{summary['best']:.3f}" if name == "reward" and "best" in summary else ""
+        table.add_row(name, f"{value:.3f}", f"{summary['tuned'][name]:.3f}", best)
+    return table
+
+
+def measures_table(results: dict[str, Evaluation]) -> Table:
+    """One column for each model measured."""
+    first = next(iter(results.values()))
+    table = Table("held out", *results, "best possible")
+    for name in first.measures:
+        best = f"{first.best:.3f}" if name == "reward" and first.best is not None else ""
+        table.add_row(name, *(f"{result.measures[name]:.3f}" for result in results.values()), best)
+    return table

@@ -1,0 +1,85 @@
+"""What a run tells the outside: one stream of events, consumed by any callable."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened, with its numbers.
+
+    ``rollouts`` when some are drawn, ``step`` after an optimiser step,
+    ``phase`` at the end of a phase, ``evaluation`` after measuring on held-out prompts and ``samples``
+    with the completions behind it, ``resumed`` and ``stopped`` once each.
+    """
+
+    kind: Literal["rollouts", "step", "phase", "evaluation", "samples", "resumed", "stopped"]
+    step: int
+    """Optimiser steps since the start of the run."""
+    values: Mapping[str, Any]
+
+
+Callback = Callable[[Event], None]
+"""Anything that can be called with an event; ``callbacks=[print]`` works."""
+
+
+class SampleFiles:
+    """Writes the completions of each evaluation to ``samples/``, one JSON object a line."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, event: Event) -> None:
+        """One file for each tilt reached."""
+        if event.kind == "samples":
+            self.folder.mkdir(exist_ok=True)
+            rows = zip(*(event.values[name] for name in ("prompts", "completions", "rewards")), strict=True)
+            lines = [json.dumps({"prompt": p, "completion": c, "reward": r}) for p, c, r in rows]
+            path = self.folder / f"step-{event.step:08d}.jsonl"
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+class JsonLines:
+    """Appends every event but samples to ``metrics.jsonl`` as one JSON object a line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        _drop_torn_line(path)
+
+    def __call__(self, event: Event) -> None:
+        """Append one line; numbers that JSON cannot hold become null."""
+        if event.kind == "samples":
+            return
+        row = {"event": event.kind, "step": event.step, **event.values}
+        finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(finite) + "\n")
+
+
+def read_events(path: Path, kind: str) -> list[dict[str, Any]]:
+    """The rows of one kind, in order. Steps repeated after a resume count once, the last time."""
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in _rows(path):
+        if row["event"] == kind:
+            rows[(row["step"], row.get("tilt"))] = row
+    return list(rows.values())
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        yield json.loads(line)
+
+
+def _drop_torn_line(path: Path) -> None:
+    """A run killed while writing leaves half a line, which would swallow the next one."""
+    if path.exists():
+        text = path.read_bytes()
+        if text and not text.endswith(b"\n"):
+            with path.open("r+b") as file:
+                file.truncate(text.rfind(b"\n") + 1)

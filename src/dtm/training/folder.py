@@ -1,0 +1,180 @@
+"""A run's folder: what lies where, and how a run is found again.
+
+config.yaml       the resolved configuration
+environment.json  versions, machine and commit
+metrics.jsonl     one object for every event
+samples/          completions with rewards, from each evaluation
+checkpoints/      step-N, whole or not there
+figures/          made from metrics.jsonl and samples/
+model/            the tuned model, with a card
+summary.json      base, tuned and best possible
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dtm.errors import CheckpointError, nearest, require
+from dtm.training.config import RunConfig
+from dtm.training.serialise import load_yaml, to_yaml
+
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The paths of one run."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, config: RunConfig, kind: str, path: Path | None) -> RunFolder:
+        """A new folder, ``runs/RECIPE-KIND-TIME`` unless a path is given, with the resolved configuration."""
+        path = path or _unused(RUNS / f"{config.recipe}-{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
+        require(
+            not (path / "config.yaml").exists(),
+            f"{path} already holds a run. Continue it with --resume, or choose another folder with --out.",
+            CheckpointError,
+        )
+        path.mkdir(parents=True, exist_ok=True)
+        folder = cls(path)
+        write_text(folder.config, to_yaml(config))
+        write_json(path / "environment.json", environment())
+        return folder
+
+    @classmethod
+    def find(cls, path: Path) -> RunFolder:
+        """An existing run; a wrong path is answered with the runs that there are."""
+        if not (path / "config.yaml").is_file():
+            here = [str(p.parent) for p in path.parent.glob("*/config.yaml")]
+            here += [str(p.parent) for p in RUNS.glob("*/config.yaml")]
+            known = nearest(str(path), set(here)) if here else "There are no runs here yet."
+            raise CheckpointError(f"no run in {path}. {known}")
+        return cls(path)
+
+    @classmethod
+    def latest(cls, recipe: str, kind: str) -> RunFolder:
+        """The newest run of a recipe under ``runs/``."""
+        found = sorted(RUNS.glob(f"{recipe}-{kind}-*/config.yaml"), key=lambda p: p.stat().st_mtime)
+        require(
+            bool(found),
+            f"no earlier run of {recipe!r} under {RUNS}/ to resume; name its folder with --out, "
+            "or leave --resume out to start one",
+            CheckpointError,
+        )
+        return cls(found[-1].parent)
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """Every event of the run."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where `--resume` looks."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The finished model."""
+        return self.path / "model"
+
+    @property
+    def samples(self) -> Path:
+        """Completions with rewards, one file for each evaluation."""
+        return self.path / "samples"
+
+    @property
+    def figures(self) -> Path:
+        """PNG files."""
+        return self.path / "figures"
+
+    @property
+    def summary(self) -> Path:
+        """Base, tuned and best possible."""
+        return self.path / "summary.json"
+
+    def read_config(self) -> RunConfig:
+        """The configuration that the run was started with."""
+        return load_yaml(self.config, RunConfig())
+
+
+def environment() -> dict[str, Any]:
+    """What decides numbers besides the configuration: versions, machine, commit."""
+    import torch
+
+    return {
+        "dtm": _version("discrete-tilt-matching"),
+        "commit": commit(),
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "processor": processor(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "command": " ".join(sys.argv),
+    }
+
+
+def commit() -> str | None:
+    """The commit of the source tree that runs, with a mark if it has been edited; None outside one."""
+    here = Path(__file__).parent
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            cwd=here, capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return described.stdout.strip() or None
+
+
+def processor() -> str:
+    """The CPU's model name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file in one move: readers see the old text or the new, never half of it."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file in one move."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def _unused(path: Path) -> Path:
+    """``path``, or the first of path-2, path-3, … that is free."""
+    candidate, number = path, 1
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate
+
+
+def _version(distribution: str) -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed"

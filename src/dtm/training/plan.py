@@ -1,0 +1,35 @@
+"""What a run will do, worked out before it does anything: the answer to `--dry-run`."""
+
+from __future__ import annotations
+
+import math
+
+from dtm.training import build
+from dtm.training.config import RunConfig
+
+
+def plan(config: RunConfig) -> dict[str, str]:
+    """Builds every part of the run, so that whatever is wrong with the configuration is said here."""
+    task = build.build_task(config)
+    decoder = build.build_decoder(config.decoding)
+    build.build_objective(config)
+    build.build_interpolant(config)
+    scorer = build.build_scorer(config, task)
+    device = build.build_device(config.device)
+    base = "none yet: `dtm pretrain` makes it"
+    if config.model.base is not None:
+        model = build.load_base(config, task)
+        base = f"{build.base_folder(config)} ({sum(p.numel() for p in model.parameters()):,} parameters)"
+    tilt, replay = config.tilt, config.replay
+    phases = "as ESS decides" if tilt.step == "auto" else str(math.ceil(tilt.final / tilt.step - 1e-9))
+    exact = "samples the model's own law" if decoder.is_exact else "approximates the model's law"
+    return {
+        "task": f"{task.name}, completions of {task.completion_length} tokens",
+        "reward": scorer.name,
+        "base": base,
+        "device": f"{device}, {config.precision}",
+        "phases": f"{phases}, from a = 0 to A = {tilt.final:g}, at most {tilt.max_steps} steps each",
+        "rollouts per phase": f"{replay.prompts} prompts × {replay.completions} completions, "
+        f"{replay.refresh_fraction:.0%} renewed every {replay.refresh_every} steps",
+        "decoding": f"{config.decoding.order} order; {exact}",
+    }

@@ -1,0 +1,130 @@
+"""Pretraining a base π_0 on a task's examples with the evidence bound  [eqs. 5, 6]."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from dtm.interpolants import MaskCount
+from dtm.models.transformer import Transformer
+from dtm.objectives import mdm_loss
+from dtm.random import stream
+from dtm.records import Sequences
+from dtm.tasks.base import Task
+from dtm.training.checkpoint import Checkpoint, load_latest, save_checkpoint
+from dtm.training.config import RunConfig
+from dtm.training.events import Callback, Event
+from dtm.training.interrupts import Interrupted
+from dtm.training.state import load_optimizer, optimizer_tensors
+
+REPORT_EVERY = 100
+"""Steps between held-out bounds."""
+
+
+class Pretrainer:
+    """One pretraining run; its state is `model`, `optimizer` and `step`."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        task: Task,
+        model: Transformer,
+        device: torch.device,
+        callbacks: Sequence[Callback] = (),
+        checkpoints: Path | None = None,
+        between: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.config, self.task, self.device = config, task, device
+        self.model = model.to(device)
+        self.callbacks, self.checkpoints, self.between = callbacks, checkpoints, between
+        settings = config.pretrain
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, betas=(0.9, 0.98)
+        )
+        self.interpolant = MaskCount()
+        self.step = 0
+        self._held_out = _to(task.examples("test", settings.held_out, stream(0, "held-out")), device)
+
+    def run(self) -> float:
+        """Train to the end and return the held-out bound, in nats per sequence."""
+        begin, last = time.perf_counter(), self.step
+        try:
+            while self.step < self.config.pretrain.steps:
+                self.between()
+                loss = self._advance()
+                if self.step % REPORT_EVERY == 0 or self.step == self.config.pretrain.steps:
+                    speed = (self.step - last) / (time.perf_counter() - begin)
+                    begin, last = time.perf_counter(), self.step
+                    self._emit(loss=float(loss), held_out=self.bound(), steps_per_second=speed)
+                    if self.step % (10 * REPORT_EVERY) == 0:
+                        self.save()
+        except Interrupted:
+            self.save()
+            raise
+        return self.bound()
+
+    def _advance(self) -> torch.Tensor:
+        """One optimiser step on fresh examples."""
+        settings, seed = self.config.pretrain, self.config.seed
+        examples = self.task.examples("train", settings.batch, stream(seed, "examples", self.step))
+        noise = stream(seed, "masks", self.step, device=self.device)
+        states = self.interpolant.states(_to(examples, self.device), self.model.mask_id, noise)
+        for group in self.optimizer.param_groups:
+            group["lr"] = settings.lr * cosine(self.step, settings.steps)
+        with self._autocast():
+            loss = mdm_loss(self.model, states)
+        torch.autograd.backward(loss / states.length)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        return loss.detach()
+
+    @torch.no_grad()
+    def bound(self) -> float:
+        """The evidence bound on held-out examples with fixed masks: nats per sequence."""
+        noise = stream(0, "held-out masks", device=self.device)
+        with self._autocast():
+            states = self.interpolant.states(self._held_out, self.model.mask_id, noise)
+            return float(mdm_loss(self.model, states))
+
+    def save(self) -> None:
+        """Write a checkpoint of the current step."""
+        if self.checkpoints is not None:
+            tensors = {
+                "model": self.model.state_dict(),
+                "optimizer": optimizer_tensors(self.model, self.optimizer),
+            }
+            save_checkpoint(self.checkpoints, self.step, Checkpoint(tensors, {"step": self.step}), keep=2)
+
+    def resume(self, checkpoints: Path) -> None:
+        """Continue from the newest whole checkpoint in the folder."""
+        checkpoint = load_latest(checkpoints)
+        self.model.load_state_dict(checkpoint.tensors["model"])
+        load_optimizer(self.model, self.optimizer, checkpoint.tensors["optimizer"])
+        self.step = checkpoint.state["step"]
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16")
+
+    def _emit(self, **values: float) -> None:
+        for callback in self.callbacks:
+            callback(Event("step", self.step, {"steps": self.config.pretrain.steps, **values}))
+
+
+def cosine(step: int, steps: int) -> float:
+    """Learning rate as a fraction of its peak: 2 % linear rise, then half a cosine down to zero."""
+    warmup = max(1, steps // 50)
+    if step < warmup:
+        return (step + 1) / warmup
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+
+
+def _to(examples: Sequences, device: torch.device) -> Sequences:
+    return Sequences(
+        examples.tokens.to(device), examples.attention.to(device), examples.is_completion.to(device)
+    )

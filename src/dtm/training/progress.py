@@ -1,0 +1,46 @@
+"""Where a run stands: the counters that decide what happens next, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Progress:
+    """The mutable part of a run that is neither weights nor rollouts; saved as JSON."""
+
+    step: int = 0
+    """Optimiser steps since the start."""
+    phase: int = 0
+    """Index of the current phase."""
+    tilt: float = 0.0
+    """a, the tilt that π_a stands at."""
+    h: float | None = None
+    """The current phase's step; None between phases."""
+    phase_step: int = 0
+    """Optimiser steps in this phase."""
+    cooling_from: int | None = None
+    """Phase step at which the learning rate began to fall."""
+    control_numerator: float = 0.0
+    control_denominator: float = 0.0
+    """Running sums of the closed form of the best c, over past batches of this phase."""
+    absorbed: float | None = None
+    """Latest absorbed fraction of this phase, measured on fresh rollouts."""
+    evaluations: list[dict[str, float]] = field(default_factory=list)
+    """Held-out measures at each tilt reached, the base's first."""
+    seconds: float = 0.0
+    """Time spent so far, also before a resume."""
+    finished: str | None = None
+    """Why annealing ended, once it has."""
+
+    @property
+    def control(self) -> float:
+        """c̄*, clipped to [0, 1.5]; 1, the mean weight, before there is evidence."""
+        if self.control_denominator <= 0:
+            return 1.0
+        return min(max(self.control_numerator / self.control_denominator, 0.0), 1.5)
+
+    def to_json(self) -> dict[str, Any]:
+        """All counters as plain values."""
+        return asdict(self)

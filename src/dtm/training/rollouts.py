@@ -1,0 +1,96 @@
+"""BuildBuffer [Algorithm 2]: prompts in, rewarded rollouts of π_a out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dtm.decoding import Decoder, decode
+from dtm.errors import RewardError, require
+from dtm.models.denoiser import Denoiser
+from dtm.records import Completions, Prompts, Rollouts
+from dtm.tasks.base import Task
+from dtm.tasks.rewards import Scorer
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Rewarded rollouts, and the same completions in the form that a person or a reward reads."""
+
+    rollouts: Rollouts
+    prompts: list[Any]
+    completions: list[Any]
+    skipped: int
+    """Samples left out because their reward was None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """Everything that rollouts need apart from the model, the prompts and the noise."""
+
+    task: Task
+    scorer: Scorer
+    decoder: Decoder
+    batch: int
+    """Sequences decoded together."""
+    between: Callable[[], None] = lambda: None
+    """Called between batches; may raise to stop early (SIGTERM)."""
+
+    def collect(
+        self,
+        denoiser: Denoiser,
+        prompts: Prompts,
+        completions: int,
+        tilt: float,
+        generator: torch.Generator,
+        first_group: int = 0,
+    ) -> Collected:
+        """``completions`` rewarded rollouts for each prompt; prompt j gets group ``first_group + j``."""
+        repeated = prompts.repeat(completions)
+        finished = _join(self._decoded(denoiser, repeated, generator))
+        views = self.task.read(finished.tokens[:, prompts.tokens.shape[1] :])
+        scores = self.scorer(repeated.views, views, repeated.columns)
+        keep = [row for row, score in enumerate(scores) if score is not None]
+        require(
+            bool(keep),
+            f"reward {self.scorer.name} returned None for all {len(scores)} completions",
+            RewardError,
+        )
+        device = finished.tokens.device
+        rows = torch.tensor(keep, device=device)
+        group = first_group + torch.arange(len(prompts), device=device).repeat_interleave(completions)
+        rollouts = Rollouts(
+            finished.tokens[rows],
+            finished.attention[rows],
+            finished.is_completion[rows],
+            finished.revealed_at[rows],
+            torch.tensor([scores[row] for row in keep], dtype=torch.float32, device=device),
+            group[rows],
+            tilt,
+        )
+        return Collected(
+            rollouts,
+            [repeated.views[row] for row in keep],
+            [views[row] for row in keep],
+            len(scores) - len(keep),
+        )
+
+    def _decoded(
+        self, denoiser: Denoiser, prompts: Prompts, generator: torch.Generator
+    ) -> Iterable[Completions]:
+        for start in range(0, len(prompts), self.batch):
+            self.between()
+            part = prompts.select(range(start, min(start + self.batch, len(prompts))))
+            yield decode(denoiser, part, self.task.completion_length, self.decoder, generator)
+
+
+def _join(parts: Iterable[Completions]) -> Completions:
+    tokens, attention, is_completion, revealed_at = zip(
+        *((p.tokens, p.attention, p.is_completion, p.revealed_at) for p in parts), strict=True
+    )
+    return Completions(
+        torch.cat(tokens), torch.cat(attention), torch.cat(is_completion), torch.cat(revealed_at)
+    )

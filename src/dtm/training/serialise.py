@@ -1,0 +1,111 @@
+"""Configs to YAML and back without loss; every mistake in a file is named with its place and a remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from dtm.errors import ConfigError, nearest
+from dtm.training.config import RunConfig
+
+Config = TypeVar("Config")
+
+
+def to_yaml(config: RunConfig) -> str:
+    """The whole configuration as YAML text."""
+    return yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
+
+
+def load_yaml(path: Path, start: RunConfig) -> RunConfig:
+    """``start`` with the fields that the file names replaced by its values."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"no configuration file at {path}") from None
+    except yaml.YAMLError as problem:
+        raise ConfigError(f"{path} is not valid YAML: {problem}") from None
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{path} must hold a mapping of fields, as `dtm recipes show NAME` prints it")
+    return update(start, data, where=str(path))
+
+
+def update(config: Config, data: Mapping[str, Any], where: str) -> Config:
+    """A copy of a config dataclass with some fields replaced, nested mappings included."""
+    hints = typing.get_type_hints(type(config))
+    changes: dict[str, Any] = {}
+    for key, value in data.items():
+        if key not in hints:
+            raise ConfigError(f"{where}: no field {key!r}. {nearest(str(key), hints)}")
+        place, current = f"{where}: {key}", getattr(config, key)
+        if dataclasses.is_dataclass(current):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{place} is a section with fields of its own, got {value!r}")
+            changes[key] = update(current, value, where=place)
+        else:
+            changes[key] = _convert(value, hints[key], place)
+    return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+def differences(old: RunConfig, new: RunConfig) -> Iterator[str]:
+    """One line for each field in which two configurations differ."""
+    before, after = dict(_leaves(_plain(old))), dict(_leaves(_plain(new)))
+    for name in before:
+        if before[name] != after[name]:
+            yield f"{name}: {before[name]!r} → {after[name]!r}"
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _convert(value: Any, kind: Any, place: str) -> Any:
+    """``value`` as the annotated type, or an error that says what was expected."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        for choice in arguments:
+            try:
+                return _convert(value, choice, place)
+            except ConfigError:
+                continue
+    elif origin is typing.Literal:
+        if value in arguments:
+            return value
+    elif origin is tuple:
+        if isinstance(value, list | tuple) and len(value) == len(arguments):
+            return tuple(_convert(v, a, place) for v, a in zip(value, arguments, strict=True))
+    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    elif kind is type(None):
+        if value is None:
+            return None
+    elif isinstance(kind, type) and type(value) is kind:
+        return value
+    raise ConfigError(f"{place} must be {_describe(kind)}, got {value!r}")
+
+
+def _describe(kind: Any) -> str:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_describe(a) for a in arguments)
+    if origin is typing.Literal:
+        return " or ".join(repr(a) for a in arguments)
+    if origin is tuple:
+        return f"a list of {len(arguments)} values"
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
+    return names.get(kind, str(kind))

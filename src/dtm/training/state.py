@@ -1,0 +1,73 @@
+"""A trainer's whole state as a checkpoint, and back: weights, optimiser, buffer, counters."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dtm.models.denoiser import Denoiser
+from dtm.models.policy import Policy
+from dtm.records import ROLLOUT_TENSORS, Rollouts
+from dtm.training.checkpoint import Checkpoint, Tensors
+from dtm.training.progress import Progress
+from dtm.training.replay import LogZ, Replay
+
+
+def pack(
+    policy: Policy, optimizer: torch.optim.Optimizer, replay: Replay | None, progress: Progress
+) -> Checkpoint:
+    """Everything that the next step depends on; random streams need no state (see `dtm.random`)."""
+    tensors: dict[str, Tensors] = {
+        "student": policy.student.state_dict(),
+        "teacher": policy.teacher.state_dict(),
+        "optimizer": optimizer_tensors(policy.student, optimizer),
+    }
+    if policy.average is not None:
+        tensors["average"] = policy.average.state_dict()
+    if replay is not None:
+        tensors["buffer"] = {name: getattr(replay.rollouts, name) for name in ROLLOUT_TENSORS}
+    return Checkpoint(tensors, progress.to_json())
+
+
+def unpack(
+    checkpoint: Checkpoint,
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    device: torch.device,
+    baseline: bool,
+    log_z: LogZ,
+) -> tuple[Replay | None, Progress]:
+    """Load models and optimiser in place; return the buffer and the counters."""
+    policy.student.load_state_dict(checkpoint.tensors["student"])
+    policy.teacher.load_state_dict(checkpoint.tensors["teacher"])
+    if policy.average is not None:
+        policy.average.load_state_dict(checkpoint.tensors["average"])
+    load_optimizer(policy.student, optimizer, checkpoint.tensors["optimizer"])
+    progress = Progress(**checkpoint.state)
+    if progress.h is None:
+        return None, progress
+    stored = {name: value.to(device) for name, value in checkpoint.tensors["buffer"].items()}
+    return Replay(Rollouts(**stored, tilt=progress.tilt), progress.h, baseline, log_z), progress
+
+
+def optimizer_tensors(model: Denoiser, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Adam's moments under the names of the parameters they belong to."""
+    return {
+        f"{name}/{key}": value
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def load_optimizer(model: Denoiser, optimizer: torch.optim.Optimizer, tensors: Tensors) -> None:
+    """Put Adam's moments back in place."""
+    optimizer.state.clear()
+    for name, parameter in model.named_parameters():
+        prefix = f"{name}/"
+        own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        if own:
+            # The step count stays on the CPU, where Adam keeps it.
+            optimizer.state[parameter] = {
+                key: value.clone() if key == "step" else value.to(parameter.device)
+                for key, value in own.items()
+            }

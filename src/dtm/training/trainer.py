@@ -1,0 +1,315 @@
+"""DTM training [Algorithm 1]: tilt by h, train until enough is absorbed, promote, repeat up to A.
+
+while a < A:
+    open a phase:   rebuild the buffer from π_a, choose h, fresh optimiser
+    step:           draw rows, mask them, loss, update; refresh part of the buffer now and then
+    close a phase:  π_a ← student (or its average), a ← a + h, evaluate
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dtm import tilting
+from dtm.errors import DivergedError, RewardError, require
+from dtm.evaluation.evaluate import evaluate
+from dtm.interpolants import Interpolant
+from dtm.models.denoiser import Denoiser
+from dtm.models.policy import Policy
+from dtm.objectives import Objective
+from dtm.random import stream
+from dtm.records import Phase
+from dtm.training.annealing import choose_step, has_plateaued, lr_factor
+from dtm.training.checkpoint import load_latest, save_checkpoint
+from dtm.training.config import RunConfig
+from dtm.training.events import Callback, Event
+from dtm.training.interrupts import Interrupted
+from dtm.training.meter import gained_on
+from dtm.training.progress import Progress
+from dtm.training.replay import Replay
+from dtm.training.rollouts import Collected, Collector
+from dtm.training.state import pack, unpack
+
+
+class Trainer:
+    """One run. Its whole state is `policy`, `optimizer`, `replay` and `progress`: a checkpoint's contents."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        base: Denoiser,
+        collector: Collector,
+        objective: Objective,
+        interpolant: Interpolant,
+        reward_range: float | None = None,
+        callbacks: Sequence[Callback] = (),
+        checkpoints: Path | None = None,
+    ) -> None:
+        from accelerate import Accelerator  # slow to import, and only training needs it
+
+        self.accelerator = Accelerator(
+            cpu=config.device == "cpu", mixed_precision="bf16" if config.precision == "bfloat16" else "no"
+        )
+        self.device, self.rank = self.accelerator.device, self.accelerator.process_index
+        self.config, self.collector, self.callbacks = config, collector, callbacks
+        self.objective, self.interpolant, self.reward_range = objective, interpolant, reward_range
+        self.checkpoints = checkpoints
+        self.policy = Policy(base.to(self.device), config.optimizer.ema)
+        self.policy.forward = self.accelerator.prepare(self.policy.student)
+        self.optimizer = torch.optim.AdamW(
+            self.policy.student.parameters(),
+            lr=config.optimizer.lr,
+            betas=config.optimizer.betas,
+            weight_decay=config.optimizer.weight_decay,
+        )
+        self.progress = Progress()
+        self.replay: Replay | None = None
+        self._clock = time.perf_counter()
+
+    # ── the loop ─────────────────────────────────────────────────────────────────────────────────
+
+    def run(self) -> Progress:
+        """Anneal until A or a plateau. Whatever stops it earlier, the state of the last step is saved."""
+        self._clock = time.perf_counter() - self.progress.seconds
+        try:
+            while not (self.progress.h is None and self._is_finished()):
+                self.collector.between()
+                self._advance()
+                if self.progress.h is None or self.progress.step % self.config.checkpoint.every == 0:
+                    self.save()
+        except (Interrupted, RewardError, DivergedError):
+            self.save()
+            raise
+        self._emit("stopped", reason=self.progress.finished, tilt=self.progress.tilt)
+        return self.progress
+
+    def save(self) -> None:
+        """Write a checkpoint of the current step."""
+        self.progress.seconds = time.perf_counter() - self._clock
+        if self.checkpoints is not None and self.accelerator.is_main_process:
+            checkpoint = pack(self.policy, self.optimizer, self.replay, self.progress)
+            save_checkpoint(self.checkpoints, self.progress.step, checkpoint, self.config.checkpoint.keep)
+
+    def resume(self, checkpoints: Path) -> None:
+        """Continue from the newest whole checkpoint in the folder."""
+        checkpoint = load_latest(checkpoints)
+        self.replay, self.progress = unpack(
+            checkpoint,
+            self.policy,
+            self.optimizer,
+            self.device,
+            self.config.objective.prompt_baseline,
+            self._log_z,
+        )
+        self._emit("resumed", phase=self.progress.phase, tilt=self.progress.tilt)
+
+    def _advance(self) -> None:
+        """One optimiser step, with the opening, refreshing or closing around it."""
+        progress, config = self.progress, self.config
+        if progress.h is None:
+            replay = self._open_phase()
+            if float(replay.rollouts.reward.max()) == float(replay.rollouts.reward.min()):
+                self._close_phase(replay, "all rewards of the buffer are equal: nothing to learn")
+                return
+        assert self.replay is not None
+        if progress.phase_step > 0 and progress.phase_step % config.replay.refresh_every == 0:
+            self._refresh(self.replay)
+        cooling = round(config.optimizer.decay * config.tilt.max_steps)
+        enough = progress.absorbed is not None and progress.absorbed >= config.tilt.absorbed
+        if progress.cooling_from is None and (
+            enough or progress.phase_step >= config.tilt.max_steps - cooling
+        ):
+            progress.cooling_from = progress.phase_step
+        self._step(self.replay, cooling)
+        if progress.cooling_from is not None and progress.phase_step >= progress.cooling_from + cooling:
+            early = progress.phase_step < config.tilt.max_steps
+            self._close_phase(self.replay, "absorbed enough" if early else "step limit")
+
+    # ── phases ───────────────────────────────────────────────────────────────────────────────────
+
+    def _open_phase(self) -> Replay:
+        """Rebuild the whole buffer from π_a and begin a tilt by h, with a fresh optimiser."""
+        progress = self.progress
+        rollouts = self._collect("rebuild", self.config.replay.prompts, first_group=0).rollouts
+        h = choose_step(self.config.tilt, progress.tilt, self.accelerator.gather(rollouts.reward))
+        self.replay = Replay(rollouts, h, self.config.objective.prompt_baseline, self._log_z)
+        progress.h, progress.phase_step, progress.cooling_from, progress.absorbed = h, 0, None, None
+        progress.control_numerator = progress.control_denominator = 0.0
+        self.optimizer.state.clear()
+        return self.replay
+
+    def _refresh(self, replay: Replay) -> None:
+        """Replace the oldest prompts of the buffer, after measuring progress on the fresh rollouts."""
+        fresh = self._collect("refresh", self._refresh_prompts, replay.next_group)
+        self.progress.absorbed = self._absorbed(replay, fresh)
+        replay.refresh(fresh.rollouts)
+
+    def _close_phase(self, replay: Replay, reason: str) -> None:
+        """Promote the student to π_{a+h} and measure it."""
+        progress = self.progress
+        assert progress.h is not None
+        if progress.phase_step > 0:
+            last = self._collect("closing", self._refresh_prompts, replay.next_group)
+            progress.absorbed = self._absorbed(replay, last)
+        self._emit(
+            "phase",
+            **{"phase": progress.phase, "tilt": progress.tilt, "h": progress.h, "steps": progress.phase_step},
+            ess=float(tilting.effective_sample_size(replay.weights.log_weight)),
+            absorbed=progress.absorbed,
+            available=replay.available,
+            reward=float(replay.rollouts.reward.mean()),
+            reason=reason,
+        )
+        self.policy.promote()
+        progress.tilt += progress.h
+        progress.phase += 1
+        progress.h, self.replay = None, None
+
+    def _is_finished(self) -> bool:
+        """Between phases: measure the π_a just reached, and decide whether to go on."""
+        progress, tilt = self.progress, self.config.tilt
+        if not progress.evaluations or progress.evaluations[-1]["tilt"] != progress.tilt:
+            self._evaluate()
+        if progress.tilt >= tilt.final - 1e-9:
+            progress.finished = f"reached the final tilt A = {tilt.final:g}"
+        elif has_plateaued([row["reward"] for row in progress.evaluations], tilt.patience):
+            progress.finished = f"held-out reward has not risen for {tilt.patience} phases"
+        return progress.finished is not None
+
+    # ── one step ─────────────────────────────────────────────────────────────────────────────────
+
+    def _step(self, replay: Replay, cooling: int) -> None:
+        """One update on freshly masked rows of the buffer."""
+        progress, config = self.progress, self.config.optimizer
+        generator = stream(self.config.seed, "batch", progress.step, self.rank, self.device)
+        rollouts, weights, factor = replay.draw(config.batch, self.config.replay.priority, generator)
+        states = self.interpolant.states(rollouts, self.policy.student.mask_id, generator)
+        states = replace(states, row_weight=states.row_weight * factor)
+        phase = self._phase(replay)
+        warmup = round(config.warmup * self.config.tilt.max_steps)
+        lr = config.lr * lr_factor(progress.phase_step, warmup, progress.cooling_from, cooling)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        totals: dict[str, Tensor] = {}
+        size = config.micro_batch or config.batch
+        for start in range(0, config.batch, size):
+            part = slice(start, start + size)
+            with self.accelerator.autocast():
+                loss = self.objective.loss(self.policy, states.select(part), weights.select(part), phase)
+            self.accelerator.backward(loss.value)
+            for name, value in {"loss": loss.value.detach(), **loss.metrics}.items():
+                totals[name] = totals[name] + value if name in totals else value
+        norm = float(self.accelerator.clip_grad_norm_(self.policy.student.parameters(), config.clip_norm))
+        require(
+            math.isfinite(norm),
+            f"the gradient at step {progress.step} is not finite. The weights before it are saved; "
+            "start again with a smaller --optimizer.lr or --tilt.step.",
+            DivergedError,
+        )
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.policy.track()
+        self._finish_step(replay, self._over_ranks(totals), norm, lr)
+
+    def _finish_step(self, replay: Replay, totals: dict[str, float], norm: float, lr: float) -> None:
+        """Count the step, remember what adaptive c learnt from it, and report."""
+        progress, memory = self.progress, self.config.objective.control_memory
+        for name in ("control_numerator", "control_denominator"):
+            setattr(progress, name, memory * getattr(progress, name) + (1 - memory) * totals.pop(name, 0.0))
+        place = {
+            "phase": progress.phase,
+            "tilt": progress.tilt,
+            "h": progress.h,
+            "phase_step": progress.phase_step,
+        }
+        progress.step += 1
+        progress.phase_step += 1
+        self._emit("step", **place, **totals, absorbed=progress.absorbed, grad_norm=norm, lr=lr)
+
+    def _phase(self, replay: Replay) -> Phase:
+        progress = self.progress
+        assert progress.h is not None
+        reward = replay.rollouts.reward
+        span = float(reward.max() - reward.min()) if self.reward_range is None else self.reward_range
+        return Phase(progress.phase, progress.tilt, progress.h, span, progress.control)
+
+    # ── rollouts, meters, ranks ──────────────────────────────────────────────────────────────────
+
+    @property
+    def _refresh_prompts(self) -> int:
+        return max(1, round(self.config.replay.refresh_fraction * self.config.replay.prompts))
+
+    def _collect(self, purpose: str, prompts: int, first_group: int) -> Collected:
+        """Rewarded rollouts of π_a for random training prompts."""
+        progress, config = self.progress, self.config
+        begin = time.perf_counter()
+        asked = self.collector.task.prompts(
+            "train", prompts, stream(config.seed, f"{purpose} prompts", progress.step, self.rank)
+        )
+        noise = stream(config.seed, f"{purpose} rollouts", progress.step, self.rank, self.device)
+        with self.accelerator.autocast():
+            collected = self.collector.collect(
+                self.policy.teacher,
+                asked.to(self.device),
+                config.replay.completions,
+                progress.tilt,
+                noise,
+                first_group,
+            )
+        speed = (len(collected.rollouts) + collected.skipped) / (time.perf_counter() - begin)
+        reward = float(collected.rollouts.reward.mean())
+        self._emit(
+            "rollouts",
+            tilt=progress.tilt,
+            purpose=purpose,
+            reward=reward,
+            skipped=collected.skipped,
+            per_second=speed,
+        )
+        return collected
+
+    def _absorbed(self, replay: Replay, fresh: Collected) -> float | None:
+        """The fraction of the phase's available KL gained so far; None where it cannot be told."""
+        if not replay.available > 0:
+            return None
+        noise = stream(self.config.seed, "meter", self.progress.step, self.rank, self.device)
+        with self.accelerator.autocast():
+            log_weight = replay.log_weight(fresh.rollouts)
+            gained, _ = gained_on(self.policy, fresh.rollouts, log_weight, self.interpolant, noise)
+        means = self._over_ranks(
+            {"gained": torch.tensor(gained), "available": torch.tensor(replay.available)}
+        )
+        return means["gained"] / means["available"]
+
+    def _evaluate(self) -> None:
+        """Measure π_a on the held-out prompts."""
+        with self.accelerator.autocast():
+            result = evaluate(self.policy.teacher, self.collector, self.config.evaluation, self.device)
+        row = {"tilt": self.progress.tilt, **result.measures}
+        if result.best is not None:
+            row["best"] = result.best
+        self.progress.evaluations.append(row)
+        self._emit("evaluation", **row)
+        self._emit("samples", prompts=result.prompts, completions=result.completions, rewards=result.rewards)
+
+    def _log_z(self, tilt: Float[Tensor, " N"]) -> float:
+        """log Z over the buffers of all ranks."""
+        return float(tilting.log_mean_exp(self.accelerator.gather(tilt)))
+
+    def _over_ranks(self, values: dict[str, Tensor]) -> dict[str, float]:
+        stacked = torch.stack([value.to(self.device) for value in values.values()])
+        return dict(zip(values, self.accelerator.reduce(stacked, "mean").tolist(), strict=True))
+
+    def _emit(self, kind: Any, **values: Any) -> None:
+        if self.accelerator.is_main_process:
+            for callback in self.callbacks:
+                callback(Event(kind, self.progress.step, values))

@@ -1,0 +1,96 @@
+"""Figures draw what they were given."""
+
+from __future__ import annotations
+
+import pytest
+
+from dtm.errors import ConfigError
+from dtm.report.figures import annealing_figure, phases_figure
+
+ROWS = [
+    {"tilt": 0.0, "valid": 0.80, "reward": 0.30, "coverage": 2.8},
+    {"tilt": 2.5, "valid": 0.85, "reward": 0.38, "coverage": 2.6},
+    {"tilt": 5.0, "valid": 0.91, "reward": 0.45, "coverage": 2.5},
+]
+
+
+def drawn(line):
+    return list(line.get_xdata()), list(line.get_ydata())
+
+
+def test_each_panel_draws_its_measure_against_the_tilt():
+    figure = annealing_figure(ROWS)
+    assert [axes.get_title() for axes in figure.axes] == ["Valid completions", "Mean reward", "Coverage"]
+    for axes, key in zip(figure.axes, ("valid", "reward", "coverage"), strict=True):
+        assert drawn(axes.lines[0]) == ([0.0, 2.5, 5.0], [row[key] for row in ROWS])
+        assert axes.get_xlabel() == "tilt $a$"
+
+
+def test_the_reward_panel_marks_the_base_and_the_best_possible():
+    _, reward, _ = annealing_figure(ROWS, best=0.6).axes
+    _, base, best = reward.lines
+    assert drawn(base)[1] == [0.30, 0.30]
+    assert drawn(best)[1] == [0.6, 0.6]
+    assert (base.get_linestyle(), best.get_linestyle()) == (":", "--")
+    assert [text.get_text() for text in reward.texts] == ["base 0.3", "best possible 0.6"]
+    low, high = reward.get_ylim()
+    assert low < 0.30 < 0.6 < high
+
+
+def test_without_a_known_best_only_the_base_is_marked():
+    _, reward, _ = annealing_figure(ROWS).axes
+    assert [text.get_text() for text in reward.texts] == ["base 0.3"]
+
+
+def test_a_task_with_a_reward_alone_gets_one_panel():
+    figure = annealing_figure([{"tilt": row["tilt"], "reward": row["reward"]} for row in ROWS])
+    assert [axes.get_title() for axes in figure.axes] == ["Mean reward"]
+
+
+def test_several_runs_become_their_mean_and_a_band_between_the_extremes():
+    better = [{**row, "reward": row["reward"] + 0.1} for row in ROWS]
+    _, reward, _ = annealing_figure(ROWS, better).axes
+    assert drawn(reward.lines[0])[1] == pytest.approx([0.35, 0.43, 0.50])
+    (band,) = reward.collections
+    edge = {(round(x, 6), round(y, 6)) for x, y in band.get_paths()[0].vertices}
+    assert edge == {(r["tilt"], round(r["reward"] + up, 6)) for r in ROWS for up in (0, 0.1)}
+
+
+def test_runs_at_different_tilts_are_compared_where_both_have_been():
+    other = [{"tilt": 0.0, "reward": 0.2}, {"tilt": 4.0, "reward": 0.4}]
+    (reward,) = annealing_figure(ROWS, other).axes
+    tilts, mean = drawn(reward.lines[0])
+    assert tilts == [0.0, 2.5, 4.0]
+    assert mean == pytest.approx([(0.30 + 0.2) / 2, (0.38 + 0.325) / 2, (0.422 + 0.4) / 2])
+
+
+def test_nothing_to_draw_is_said():
+    for runs in ([], [[]], [ROWS, []], [[{"tilt": 0.0, "loss": 1.0}]]):
+        with pytest.raises(ConfigError, match="nothing to draw"):
+            annealing_figure(*runs)
+    with pytest.raises(ConfigError, match="no phase has finished"):
+        phases_figure([])
+
+
+def phases(count):
+    return [
+        {"phase": i, "tilt": 2.5 * i, "step": 2.5, "absorbed": 0.9 - 0.01 * i, "ess": 0.5 + 0.01 * i}
+        for i in range(count)
+    ]
+
+
+def test_phases_are_drawn_with_both_measures_and_named_by_their_tilts():
+    rows = phases(3)
+    (axes,) = phases_figure(rows).axes
+    absorbed, ess = (line for line in axes.lines if len(line.get_xdata()) == 3)
+    assert drawn(absorbed) == ([0, 1, 2], [row["absorbed"] for row in rows])
+    assert drawn(ess) == ([0, 1, 2], [row["ess"] for row in rows])
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0→2.5", "2.5→5", "5→7.5"]
+    low, high = axes.get_ylim()
+    assert low <= 0 < 1 < high
+
+
+def test_many_phases_keep_few_labels_in_their_places():
+    (axes,) = phases_figure(phases(40)).axes
+    assert list(axes.get_xticks()) == list(range(0, 40, 5))
+    assert axes.get_xticklabels()[1].get_text() == "12.5→15"

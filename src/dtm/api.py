@@ -20,6 +20,7 @@ from dtm.recipes import recipe
 from dtm.report.run import write_report
 from dtm.tasks.base import Reward
 from dtm.training import build
+from dtm.training.checkpoint import has_checkpoint
 from dtm.training.config import EvaluationConfig, RunConfig
 from dtm.training.events import Callback, JsonLines, SampleFiles, read_events
 from dtm.training.folder import RunFolder, write_json
@@ -79,7 +80,7 @@ class Run:
     def sample(self, prompts: int = 2, completions: int = 1, base: bool = False, seed: int = 0) -> list[str]:
         """Completions of held-out prompts, drawn for a person to look at."""
         config = self.config
-        task, device = build.build_task(config), build.build_device(config.device)
+        task, device = build.build_task(config), build.build_device(config)
         model = build.load_base(config, task) if base else self.model
         collector = build.build_collector(config, task, build.build_scorer(config, task), lambda: None)
         asked = task.prompts("test", prompts, stream(seed, "sample prompts")).to(device)
@@ -109,23 +110,22 @@ def train(
     task's. With ``resume`` the run in ``out`` (or the recipe's latest) continues where it was stopped.
     On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
     """
-    config = recipe(config) if isinstance(config, str) else config
-    folder = _open(config, "train", out, resume)
+    config, found = _resolve(config, "train", out, resume)
+    build.build_device(config)
     task = build.build_task(config)
+    base = build.load_base(config, task)
+    scorer = build.build_scorer(config, task, reward)
+    objective, interpolant = build.build_objective(config), build.build_interpolant(config)
     own_reward = reward is not None or config.reward.function is not None
+    span = build.reward_range(config, task, own_reward)
     with Interrupts() as interrupts:
-        scorer = build.build_scorer(config, task, reward)
+        collector = build.build_collector(config, task, scorer, interrupts.check)
+        folder = found or RunFolder.create(config, "train", out)  # only now: nothing is left to go wrong
+        callbacks = [JsonLines(folder.metrics), SampleFiles(folder.samples), *callbacks]
         trainer = Trainer(
-            config,
-            build.load_base(config, task),
-            build.build_collector(config, task, scorer, interrupts.check),
-            build.build_objective(config),
-            build.build_interpolant(config),
-            build.reward_range(config, task, own_reward),
-            [JsonLines(folder.metrics), SampleFiles(folder.samples), *callbacks],
-            folder.checkpoints,
+            config, base, collector, objective, interpolant, span, callbacks, folder.checkpoints
         )
-        if resume:
+        if resume and has_checkpoint(folder.checkpoints):
             trainer.resume(folder.checkpoints)
         try:
             progress = trainer.run()
@@ -145,28 +145,22 @@ def pretrain(
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train a recipe's base from scratch on the task's examples; pass its folder on as ``model.base``."""
-    config = recipe(config) if isinstance(config, str) else config
-    device = build.build_device(config.device)
-    folder = _open(config, "pretrain", out, resume)
+    config, found = _resolve(config, "pretrain", out, resume)
+    device = build.build_device(config)
     task = build.build_task(config)
+    model = build.new_model(config.model, task, config.seed)
     with Interrupts() as interrupts:
-        pretrainer = Pretrainer(
-            config,
-            task,
-            build.new_model(config.model, task, config.seed),
-            device,
-            [JsonLines(folder.metrics), *callbacks],
-            folder.checkpoints,
-            interrupts.check,
-        )
-        if resume:
+        folder = found or RunFolder.create(config, "pretrain", out)
+        callbacks = [JsonLines(folder.metrics), *callbacks]
+        pretrainer = Pretrainer(config, task, model, device, callbacks, folder.checkpoints, interrupts.check)
+        if resume and has_checkpoint(folder.checkpoints):
             pretrainer.resume(folder.checkpoints)
         try:
             bound = pretrainer.run()
         except Interrupted:
             return Run(folder)
-    save_model(pretrainer.model, folder.model)
-    result = measure(config, pretrainer.model.eval(), None)
+    save_model(model, folder.model)
+    result = measure(config, model, None)
     write_json(folder.summary, {"held_out_bound": bound, **result.measures, "best": result.best})
     return Run(folder)
 
@@ -174,22 +168,28 @@ def pretrain(
 def measure(config: RunConfig, model: Transformer, evaluation: EvaluationConfig | None) -> Evaluation:
     """Evaluate any model on the task and with the decoder of a configuration."""
     task = build.build_task(config)
-    device = build.build_device(config.device)
+    device = build.build_device(config)
     collector = build.build_collector(config, task, build.build_scorer(config, task), lambda: None)
     return evaluate(model.to(device).eval(), collector, evaluation or config.evaluation, device)
 
 
-def _open(config: RunConfig, kind: str, out: str | Path | None, resume: bool) -> RunFolder:
-    """A new folder, or the one to continue, whose configuration must then be the same."""
-    path = None if out is None else Path(out)
+def _resolve(
+    config: RunConfig | str, kind: str, out: str | Path | None, resume: bool
+) -> tuple[RunConfig, RunFolder | None]:
+    """The configuration to run and, for a resume, the folder to continue.
+
+    A recipe's name continues a run as it was started; a whole configuration must be the same as its.
+    """
     if not resume:
-        return RunFolder.create(config, kind, path)
-    folder = RunFolder.latest(config.recipe, kind) if path is None else RunFolder.find(path)
-    changes = list(differences(folder.read_config(), config))
+        return (recipe(config) if isinstance(config, str) else config), None
+    name = config if isinstance(config, str) else config.recipe
+    folder = RunFolder.latest(name, kind) if out is None else RunFolder.find(Path(out))
+    saved = folder.read_config()
+    changes = list(differences(saved, saved if isinstance(config, str) else config))
     if changes:
         listed = "\n  ".join(changes)
         raise ConfigError(
             f"the run in {folder.path} was started with another configuration:\n  {listed}\n"
             "Leave these flags out to continue it, or leave --resume out to start a new run."
         )
-    return folder
+    return saved, folder

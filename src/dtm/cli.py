@@ -6,6 +6,7 @@ Heavy imports happen inside the commands, so that help answers at once.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -136,7 +137,7 @@ def _parse_run(command: str, arguments: list[str]) -> tuple[argparse.Namespace, 
     )
     parser.add_argument("--dry-run", action="store_true", help="print the resolved plan and stop")
     options, flags = parser.parse_known_args(arguments)
-    config = recipe(options.recipe)
+    config = _started(options, command) if options.resume else recipe(options.recipe)
     if options.config is not None:
         from dtm.training.serialise import load_yaml
 
@@ -147,8 +148,18 @@ def _parse_run(command: str, arguments: list[str]) -> tuple[argparse.Namespace, 
 
     from dtm.training.config import RunConfig
 
-    flags = [ALIASES.get(flag, flag) for flag in flags]
+    for short, long in ALIASES.items():
+        flags = [re.sub(rf"^{short}(?==|$)", long, flag) for flag in flags]
     return options, tyro.cli(RunConfig, args=flags, default=config, prog=f"dtm {command} {options.recipe}")
+
+
+def _started(options: argparse.Namespace, command: str) -> RunConfig:
+    """The configuration of the run that is to be continued."""
+    from dtm.training.folder import RunFolder
+
+    out = options.out
+    folder = RunFolder.latest(options.recipe, command) if out is None else RunFolder.find(out)
+    return folder.read_config()
 
 
 def _first_line(text: str | None) -> str:

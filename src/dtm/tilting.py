@@ -51,10 +51,20 @@ def weigh(
     offset = torch.zeros_like(exact) if baseline is None else baseline.double()
     tilt = h * (exact - offset)
     log_z = float(log_mean_exp(tilt)) if log_z is None else log_z
-    # Peers are weighed with the row's own baseline; factoring out the peak keeps e^{hr} finite.
-    peak = h * exact.max()
-    peers = peer_mean((h * exact - peak).exp(), group) * (peak - h * offset - log_z).exp()
+    peers = _peer_weight(h * exact, group, h * offset + log_z)
     return Weights((tilt - log_z).to(reward.dtype), peers.to(reward.dtype), log_z)
+
+
+def _peer_weight(
+    tilt: Float[Tensor, " N"], group: Int[Tensor, " N"], log_scale: Float[Tensor, " N"]
+) -> Float[Tensor, " N"]:
+    """Mean of e^{hr} over each row's peers on the row's own scale; 1 where it has none."""
+    _, member, size = torch.unique(group, return_inverse=True, return_counts=True)
+    # The group's peak is factored out: a sum over e^{500} would drown its neighbours.
+    peak = torch.full(size.shape, -math.inf, dtype=tilt.dtype, device=tilt.device)
+    peak = peak.scatter_reduce(0, member, tilt, "amax")[member]
+    peers = peer_mean((tilt - peak).exp(), group) * (peak - log_scale).exp()
+    return torch.where(size[member] > 1, peers, torch.ones_like(peers))
 
 
 def effective_sample_size(log_weight: Float[Tensor, " N"]) -> Float[Tensor, ""]:

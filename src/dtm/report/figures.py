@@ -6,6 +6,7 @@ They are bare `Figure` objects, never pyplot's: no global state, no window, safe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from dtm.errors import require
 
-Rows = Sequence[Mapping[str, float | int]]
+Rows = Sequence[Mapping[str, Any]]
 
 BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#6B6B6B"
 """From the palette of Okabe and Ito, told apart by all readers."""

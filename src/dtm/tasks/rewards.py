@@ -37,10 +37,16 @@ class Scorer:
     ) -> list[float | None]:
         """A finite reward for each sample, or None where the sample is to be skipped."""
         try:
-            values = self._call(prompts, completions, columns)
+            return self._score(prompts, completions, columns)
         except (_Failed, _Hung):
             return self._one_by_one(prompts, completions, columns)
-        if not isinstance(values, Sequence) and not hasattr(values, "__len__"):
+
+    def _score(
+        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
+    ) -> list[float | None]:
+        """One call of the function, with its answer checked."""
+        values = self._call(prompts, completions, columns)
+        if not hasattr(values, "__len__") or isinstance(values, str):
             raise RewardError(
                 f"reward {self.name} must return a list of numbers, got {type(values).__name__}"
             )
@@ -59,8 +65,7 @@ class Scorer:
         hangs = 0
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
             try:
-                value = self._call([prompt], [completion], {k: [v[row]] for k, v in columns.items()})
-                results.append(self._checked(value[0], prompt, completion))
+                results += self._score([prompt], [completion], {k: [v[row]] for k, v in columns.items()})
             except (_Failed, _Hung) as problem:
                 hangs += isinstance(problem, _Hung)
                 if self.on_error == "stop" or hangs > MAX_HANGS:
@@ -70,9 +75,9 @@ class Scorer:
 
     def _call(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
-    ) -> Sequence[float | None]:
+    ) -> Any:
         """Run the function in a thread of its own, so that a hang can be walked away from."""
-        outcome: list[Sequence[float | None]] = []
+        outcome: list[Any] = []
         failure: list[BaseException] = []
 
         def work() -> None:
@@ -91,7 +96,7 @@ class Scorer:
             raise _Failed(f"reward {self.name} raised {kind}: {failure[0]}") from failure[0]
         return outcome[0]
 
-    def _checked(self, value: float | None, prompt: Any, completion: Any) -> float | None:
+    def _checked(self, value: Any, prompt: Any, completion: Any) -> float | None:
         if value is None:
             return None
         try:
@@ -139,6 +144,9 @@ def load_function(spec: str, kind: str = "reward") -> Callable[..., Any]:
         ) from None
     except FileNotFoundError:
         raise ConfigError(f"{kind} {spec!r}: there is no file {place}") from None
+    except Exception as problem:
+        kind_of = type(problem).__name__
+        raise ConfigError(f"{kind} {spec!r}: {place} cannot be imported, {kind_of}: {problem}") from problem
     function = getattr(module, name, None)
     if not callable(function):
         choices = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]

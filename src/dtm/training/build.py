@@ -23,18 +23,18 @@ from dtm.training.config import DecodingConfig, ModelConfig, RunConfig
 from dtm.training.rollouts import Collector
 
 
-def build_device(name: str) -> torch.device:
-    """The device that the configuration asks for, if it is there."""
+def build_device(config: RunConfig) -> torch.device:
+    """The device that the configuration asks for, if it is there and can do the precision."""
+    name = config.device
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"device must be auto, cpu or cuda, got {name!r}") from None
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    require(name in ("cpu", "cuda"), f"device must be auto, cpu or cuda, got {name!r}")
+    require(name == "cpu" or torch.cuda.is_available(), "device is cuda, but torch sees no CUDA device")
     require(
-        device.type != "cuda" or torch.cuda.is_available(), "device is cuda, but torch sees no CUDA device"
+        name == "cuda" or config.precision == "float32",
+        "precision bfloat16 needs a GPU: many CPUs cannot do its arithmetic. Use --precision float32.",
     )
-    return device
+    return torch.device(name)
 
 
 def build_task(config: RunConfig) -> MazeTask:

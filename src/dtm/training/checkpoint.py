@@ -63,6 +63,11 @@ def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, keep: int) 
     return final
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Whether there is anything to resume from; a run killed before its first checkpoint starts again."""
+    return bool(_found(folder))
+
+
 def load_latest(folder: Path) -> Checkpoint:
     """The newest checkpoint that is whole."""
     for path in _found(folder):

@@ -97,7 +97,8 @@ class TiltConfig:
     step_cap: float = 5.0
     """Largest h that auto may choose; it is also the answer when all rewards are equal."""
     absorbed: float = 0.9
-    """A phase ends once this fraction of the available KL is gained, measured on fresh rollouts."""
+    """A phase ends once this fraction of the available KL is gained, on fresh rollouts and with its
+    standard error taken off."""
     max_steps: int = 200
     """Optimiser steps after which a phase ends in any case."""
     patience: int | None = None
@@ -204,6 +205,9 @@ class RewardConfig:
     timeout: float = 60.0
     """Seconds a call may take before it counts as hung."""
 
+    def __post_init__(self) -> None:
+        require(self.timeout > 0, f"reward.timeout must be positive, got {self.timeout:g}")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationConfig:
@@ -213,6 +217,10 @@ class EvaluationConfig:
     """Test prompts, the same at every evaluation."""
     completions: int = 8
     """Completions of each; diversity is measured within them."""
+
+    def __post_init__(self) -> None:
+        require(self.prompts >= 1, f"evaluation.prompts must be at least 1, got {self.prompts}")
+        require(self.completions >= 1, f"evaluation.completions must be at least 1, got {self.completions}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,6 +251,11 @@ class PretrainConfig:
     """Decoupled weight decay."""
     held_out: int = 1024
     """Held-out sequences on which the bound is reported."""
+
+    def __post_init__(self) -> None:
+        require(self.steps >= 1, f"pretrain.steps must be at least 1, got {self.steps}")
+        require(self.batch >= 1, f"pretrain.batch must be at least 1, got {self.batch}")
+        require(self.held_out >= 1, f"pretrain.held-out must be at least 1, got {self.held_out}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

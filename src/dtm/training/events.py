@@ -72,7 +72,9 @@ def read_events(path: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    for line in path.read_text(encoding="utf-8").splitlines():
+    """Whole lines only: a run that was killed, or is writing now, may end in half a line."""
+    text = path.read_text(encoding="utf-8")
+    for line in text[: text.rfind("\n") + 1].splitlines():
         yield json.loads(line)
 
 

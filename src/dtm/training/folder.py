@@ -35,9 +35,11 @@ class RunFolder:
     path: Path
 
     @classmethod
-    def create(cls, config: RunConfig, kind: str, path: Path | None) -> RunFolder:
+    def create(cls, config: RunConfig, kind: str, out: str | Path | None) -> RunFolder:
         """A new folder, ``runs/RECIPE-KIND-TIME`` unless a path is given, with the resolved configuration."""
-        path = path or _unused(RUNS / f"{config.recipe}-{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
+        path = (
+            Path(out) if out else _unused(RUNS / f"{config.recipe}-{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
+        )
         require(
             not (path / "config.yaml").exists(),
             f"{path} already holds a run. Continue it with --resume, or choose another folder with --out.",

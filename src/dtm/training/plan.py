@@ -15,7 +15,7 @@ def plan(config: RunConfig) -> dict[str, str]:
     build.build_objective(config)
     build.build_interpolant(config)
     scorer = build.build_scorer(config, task)
-    device = build.build_device(config.device)
+    device = build.build_device(config)
     base = "none yet: `dtm pretrain` makes it"
     if config.model.base is not None:
         model = build.load_base(config, task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -27,6 +28,8 @@ class Progress:
     """Running sums of the closed form of the best c, over past batches of this phase."""
     absorbed: float | None = None
     """Latest absorbed fraction of this phase, measured on fresh rollouts."""
+    absorbed_error: float | None = None
+    """Its standard error."""
     evaluations: list[dict[str, float]] = field(default_factory=list)
     """Held-out measures at each tilt reached, the base's first."""
     seconds: float = 0.0
@@ -40,6 +43,13 @@ class Progress:
         if self.control_denominator <= 0:
             return 1.0
         return min(max(self.control_numerator / self.control_denominator, 0.0), 1.5)
+
+    @property
+    def surely_absorbed(self) -> float:
+        """The absorbed fraction less its standard error: what a phase may be ended on."""
+        if self.absorbed is None or self.absorbed_error is None:
+            return -math.inf
+        return self.absorbed - self.absorbed_error
 
     def to_json(self) -> dict[str, Any]:
         """All counters as plain values."""

@@ -40,6 +40,7 @@ class Replay:
         self.weights = tilting.weigh(
             reward, group, self.h, offset, self.log_z(self.h * (reward - offset).double())
         )
+        self.ess = float(tilting.effective_sample_size(self.weights.log_weight))
         self.available = tilting.available_kl(reward, group, self.h, offset)
 
     def log_weight(self, fresh: Rollouts) -> Float[Tensor, " M"]:

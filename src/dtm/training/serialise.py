@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,9 @@ from dtm.errors import ConfigError, nearest
 from dtm.training.config import RunConfig
 
 Config = TypeVar("Config")
+
+SCIENTIFIC = re.compile(r"[-+]?\d+[eE][-+]?\d+")
+"""YAML 1.1 reads 3e-4 as text, since it has no point."""
 
 
 def to_yaml(config: RunConfig) -> str:
@@ -89,8 +93,9 @@ def _convert(value: Any, kind: Any, place: str) -> Any:
     elif origin is tuple:
         if isinstance(value, list | tuple) and len(value) == len(arguments):
             return tuple(_convert(v, a, place) for v, a in zip(value, arguments, strict=True))
-    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+    elif kind is float:
+        if type(value) in (int, float) or (isinstance(value, str) and SCIENTIFIC.fullmatch(value)):
+            return float(value)
     elif kind is type(None):
         if value is None:
             return None

@@ -55,7 +55,11 @@ class Trainer:
         checkpoints: Path | None = None,
     ) -> None:
         from accelerate import Accelerator  # slow to import, and only training needs it
+        from accelerate.state import AcceleratorState
 
+        AcceleratorState._reset_state(
+            reset_partial_state=False
+        )  # an earlier run's precision must not bind this one
         self.accelerator = Accelerator(
             cpu=config.device == "cpu", mixed_precision="bf16" if config.precision == "bfloat16" else "no"
         )
@@ -121,18 +125,26 @@ class Trainer:
                 self._close_phase(replay, "all rewards of the buffer are equal: nothing to learn")
                 return
         assert self.replay is not None
-        if progress.phase_step > 0 and progress.phase_step % config.replay.refresh_every == 0:
-            self._refresh(self.replay)
         cooling = round(config.optimizer.decay * config.tilt.max_steps)
-        enough = progress.absorbed is not None and progress.absorbed >= config.tilt.absorbed
+        due = progress.phase_step > 0 and progress.phase_step % config.replay.refresh_every == 0
+        if due and not self._phase_is_over(cooling):
+            self._refresh(self.replay)
+        enough = progress.surely_absorbed >= config.tilt.absorbed
         if progress.cooling_from is None and (
             enough or progress.phase_step >= config.tilt.max_steps - cooling
         ):
             progress.cooling_from = progress.phase_step
-        self._step(self.replay, cooling)
-        if progress.cooling_from is not None and progress.phase_step >= progress.cooling_from + cooling:
+        if not self._phase_is_over(cooling):  # it is after a stop between the last step and the closing
+            self._step(self.replay, cooling)
+        if self._phase_is_over(cooling):
             early = progress.phase_step < config.tilt.max_steps
             self._close_phase(self.replay, "absorbed enough" if early else "step limit")
+
+    def _phase_is_over(self, cooling: int) -> bool:
+        progress = self.progress
+        if progress.phase_step >= self.config.tilt.max_steps:
+            return True
+        return progress.cooling_from is not None and progress.phase_step >= progress.cooling_from + cooling
 
     # ── phases ───────────────────────────────────────────────────────────────────────────────────
 
@@ -142,7 +154,8 @@ class Trainer:
         rollouts = self._collect("rebuild", self.config.replay.prompts, first_group=0).rollouts
         h = choose_step(self.config.tilt, progress.tilt, self.accelerator.gather(rollouts.reward))
         self.replay = Replay(rollouts, h, self.config.objective.prompt_baseline, self._log_z)
-        progress.h, progress.phase_step, progress.cooling_from, progress.absorbed = h, 0, None, None
+        progress.h, progress.phase_step, progress.cooling_from = h, 0, None
+        progress.absorbed = progress.absorbed_error = None
         progress.control_numerator = progress.control_denominator = 0.0
         self.optimizer.state.clear()
         return self.replay
@@ -150,7 +163,7 @@ class Trainer:
     def _refresh(self, replay: Replay) -> None:
         """Replace the oldest prompts of the buffer, after measuring progress on the fresh rollouts."""
         fresh = self._collect("refresh", self._refresh_prompts, replay.next_group)
-        self.progress.absorbed = self._absorbed(replay, fresh)
+        self._measure(replay, fresh)
         replay.refresh(fresh.rollouts)
 
     def _close_phase(self, replay: Replay, reason: str) -> None:
@@ -158,13 +171,13 @@ class Trainer:
         progress = self.progress
         assert progress.h is not None
         if progress.phase_step > 0:
-            last = self._collect("closing", self._refresh_prompts, replay.next_group)
-            progress.absorbed = self._absorbed(replay, last)
+            self._measure(replay, self._collect("closing", self._refresh_prompts, replay.next_group))
         self._emit(
             "phase",
             **{"phase": progress.phase, "tilt": progress.tilt, "h": progress.h, "steps": progress.phase_step},
-            ess=float(tilting.effective_sample_size(replay.weights.log_weight)),
+            ess=replay.ess,
             absorbed=progress.absorbed,
+            absorbed_error=progress.absorbed_error,
             available=replay.available,
             reward=float(replay.rollouts.reward.mean()),
             reason=reason,
@@ -233,7 +246,9 @@ class Trainer:
         }
         progress.step += 1
         progress.phase_step += 1
-        self._emit("step", **place, **totals, absorbed=progress.absorbed, grad_norm=norm, lr=lr)
+        self._emit(
+            "step", **place, **totals, absorbed=progress.absorbed, ess=replay.ess, grad_norm=norm, lr=lr
+        )
 
     def _phase(self, replay: Replay) -> Phase:
         progress = self.progress
@@ -277,18 +292,19 @@ class Trainer:
         )
         return collected
 
-    def _absorbed(self, replay: Replay, fresh: Collected) -> float | None:
-        """The fraction of the phase's available KL gained so far; None where it cannot be told."""
-        if not replay.available > 0:
-            return None
+    def _measure(self, replay: Replay, fresh: Collected) -> None:
+        """The fraction of the phase's available KL gained so far, and its standard error."""
+        if not replay.available > 0:  # nan for groups of one, or noise around nothing
+            return
         noise = stream(self.config.seed, "meter", self.progress.step, self.rank, self.device)
+        log_weight = replay.log_weight(fresh.rollouts)
         with self.accelerator.autocast():
-            log_weight = replay.log_weight(fresh.rollouts)
-            gained, _ = gained_on(self.policy, fresh.rollouts, log_weight, self.interpolant, noise)
+            gained, error = gained_on(self.policy, fresh.rollouts, log_weight, self.interpolant, noise)
         means = self._over_ranks(
             {"gained": torch.tensor(gained), "available": torch.tensor(replay.available)}
         )
-        return means["gained"] / means["available"]
+        self.progress.absorbed = means["gained"] / means["available"]
+        self.progress.absorbed_error = error / self.accelerator.num_processes**0.5 / means["available"]
 
     def _evaluate(self) -> None:
         """Measure π_a on the held-out prompts."""

@@ -1,0 +1,192 @@
+"""The numbers behind results/maze-small.json: python benchmarks/maze_small.py --out runs/maze-small.
+
+Three seeds of the recipe, and the same with the control variates c = 1 (the paper's) and c = 0, all with
+equal compute. A run lies in OUT/CONTROL-SEED; one that has finished is not repeated and one that was
+stopped continues, so the work can be split over processes with --only and gathered by a last call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+import dtm
+from dtm import api
+from dtm.report.figures import annealing_figure
+from dtm.training import build
+from dtm.training.config import EvaluationConfig
+from dtm.training.folder import write_json
+
+RESULTS = Path(__file__).parents[1] / "results"
+SEEDS = (0, 1, 2)
+CONTROLS = {"adaptive": True, "one": False, "zero": False}
+"""Control variates and whether the ratio guard is on; the first is the recipe's default."""
+MEASURES = ("gap_closed", "valid_base", "valid_tuned", "coverage_ratio")
+EVERY_TEST_PROMPT = EvaluationConfig(prompts=235, completions=16)
+"""More than a run's own evaluation: each held-out pair of rooms once."""
+
+Measures = dict[str, float]
+
+
+def recipe(control: str, seed: int, smoke: bool) -> dtm.RunConfig:
+    """The configuration of one run."""
+    config = dtm.recipe("maze-small")
+    objective = replace(config.objective, control_variate=control, guard=CONTROLS[control])
+    config = replace(config, seed=seed, objective=objective)
+    if not smoke:
+        return config
+    return replace(
+        config,
+        tilt=replace(config.tilt, step=2.5, final=5.0, max_steps=5),
+        replay=replace(config.replay, prompts=8, completions=4),
+        optimizer=replace(config.optimizer, batch=16),
+        evaluation=EvaluationConfig(prompts=8, completions=4),
+    )
+
+
+def train(config: dtm.RunConfig, folder: Path) -> dtm.Run:
+    """The finished run in the folder: as it is, continued, or made."""
+    if (folder / "summary.json").is_file():
+        run = dtm.Run.open(folder)
+        if run.config != config:
+            sys.exit(f"{folder} holds a run of another configuration; choose another --out")
+        return run
+    stopped = any(folder.glob("checkpoints/step-*"))
+    if not stopped:
+        shutil.rmtree(folder, ignore_errors=True)  # killed before its first checkpoint
+    run = dtm.train(config, out=folder, resume=stopped)
+    if not run.is_finished:
+        sys.exit(f"stopped; the same command continues {folder}")
+    return run
+
+
+def measure(run: dtm.Run, setting: EvaluationConfig) -> dict[str, Measures]:
+    """Base and tuned model on the larger test set, kept in the run's folder."""
+    path = run.path / f"measures-{setting.prompts}x{setting.completions}.json"
+    if not path.is_file():
+        config = run.config
+        tuned = api.measure(config, run.model, setting)
+        shared = replace(config, seed=0, objective=dtm.RunConfig().objective)  # what the base depends on
+        write_json(path, {"base": measure_base(shared, setting), "tuned": tuned.measures, "best": tuned.best})
+    measures: dict[str, Measures] = json.loads(path.read_text(encoding="utf-8"))
+    return measures
+
+
+@cache
+def measure_base(config: dtm.RunConfig, setting: EvaluationConfig) -> Measures:
+    """The base is the same for every run, so one process measures it once."""
+    return api.measure(config, build.load_base(config, build.build_task(config)), setting).measures
+
+
+def quantities(measured: dict[str, Any]) -> Measures:
+    """What the README quotes, from one run's measures."""
+    base, tuned, best = measured["base"], measured["tuned"], measured["best"]
+    return {
+        "gap_closed": (tuned["reward"] - base["reward"]) / (best - base["reward"]),
+        "valid_base": base["valid"],
+        "valid_tuned": tuned["valid"],
+        "coverage_ratio": tuned["coverage"] / base["coverage"],
+        "reward": tuned["reward"],
+    }
+
+
+def spread(rows: Sequence[Measures]) -> dict[str, Measures]:
+    """Mean, lowest and highest over seeds."""
+    values = {name: [row[name] for row in rows] for name in rows[0]}
+    return {name: {"mean": fmean(v), "low": min(v), "high": max(v)} for name, v in values.items()}
+
+
+def markdown(comparison: Sequence[dict[str, Any]]) -> str:
+    """One row for each control variate; the range over seeds in brackets."""
+    names = (*MEASURES, "reward")
+    lines = [
+        f"| c | guard | {' | '.join(name.replace('_', ' ') for name in names)} |",
+        "|---|---|" + "--:|" * 5,
+    ]
+    for row in comparison:
+        cells = [f"{row[n]['mean']:.3f} ({row[n]['low']:.3f}–{row[n]['high']:.3f})" for n in names]
+        lines.append(
+            f"| {row['control_variate']} | {'on' if row['guard'] else 'off'} | {' | '.join(cells)} |"
+        )
+    return "\n".join(lines)
+
+
+def write_results(folder: Path, runs: dict[str, list[dtm.Run]], setting: EvaluationConfig) -> None:
+    """The JSON, the two figures and the table."""
+    measured = {control: [measure(run, setting) for run in of_seeds] for control, of_seeds in runs.items()}
+    comparison = [
+        {"control_variate": control, "guard": CONTROLS[control], **spread([quantities(m) for m in rows])}
+        for control, rows in measured.items()
+    ]
+    default, *_ = runs.values()
+    made = [json.loads((run.path / "environment.json").read_text(encoding="utf-8")) for run in default]
+    machine = {name: made[0][name] for name in ("processor", "platform", "threads", "gpu", "python", "torch")}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(
+        folder / "maze-small.json",
+        {
+            **{name: comparison[0][name] for name in MEASURES},
+            "reward_base": measured["adaptive"][0]["base"]["reward"],
+            "reward_best": measured["adaptive"][0]["best"],
+            "seeds": [run.config.seed for run in default],
+            "test": {"prompts": setting.prompts, "completions": setting.completions},
+            "minutes": [run.summary["minutes"] for run in default],
+            "commit": ", ".join(sorted({str(row["commit"]) for row in made})),
+            "command": " ".join(["python", *sys.argv]),
+            "machine": machine,
+            "comparison": comparison,
+        },
+    )
+    figure = annealing_figure(*(curve(run) for run in default), best=default[0].summary.get("best"))
+    figure.savefig(folder / "maze-small.png", dpi=150)
+    shutil.copy(default[0].folder.figures / "samples.png", folder / "maze-small-paths.png")
+    print(markdown(comparison))
+
+
+def curve(run: dtm.Run) -> list[Measures]:
+    """The numbers of a run's own evaluations."""
+    return [{k: v for k, v in row.items() if k != "event"} for row in run.events("evaluation")]
+
+
+def main() -> None:
+    """Run what is missing, then write the results if nothing is."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/maze-small"), metavar="DIR", help="folder of the runs"
+    )
+    parser.add_argument(
+        "--only", action="append", metavar="CONTROL-SEED", help="run just this one, e.g. adaptive-0"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="torch threads")
+    parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    names = {f"{control}-{seed}": (control, seed) for control in CONTROLS for seed in SEEDS}
+    for name in options.only or ():
+        if name not in names:
+            parser.error(f"--only: no run {name}; choose from {', '.join(names)}")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    setting = EvaluationConfig(prompts=8, completions=4) if options.smoke else EVERY_TEST_PROMPT
+    for name in options.only or names:
+        print(f"{name}: {torch.get_num_threads()} threads, into {options.out / name}", flush=True)
+        measure(train(recipe(*names[name], options.smoke), options.out / name), setting)
+    missing = [name for name in names if not (options.out / name / "summary.json").is_file()]
+    if missing:
+        print(f"no results yet: {', '.join(missing)} still to run")
+        return
+    runs = {c: [dtm.Run.open(options.out / f"{c}-{seed}") for seed in SEEDS] for c in CONTROLS}
+    write_results(options.out / "results" if options.smoke else RESULTS, runs, setting)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""A reward function of someone else's: each way of failing is named, shown, and survived if asked."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+import torch
+
+from dtm.errors import ConfigError, RewardError
+from dtm.tasks.rewards import MAX_HANGS, Scorer, load_function
+
+PROMPTS = ["p0", "p1", "p2", "p3"]
+COMPLETIONS = ["good", "fine", "bad", "nice"]
+
+
+def score(function, **options):
+    return Scorer(function, "mine", **options)(PROMPTS, COMPLETIONS, {})
+
+
+def on_bad(answer):
+    """A reward of 1, but ``answer()`` for the completion "bad"."""
+    return lambda prompts, completions: [answer() if c == "bad" else 1.0 for c in completions]
+
+
+def divide():
+    return 1 / 0
+
+
+def sleep():
+    time.sleep(0.6)
+
+
+def test_numbers_of_any_kind_become_floats():
+    assert score(lambda prompts, completions: [1, True, 0.5, torch.tensor(2.0)]) == [1.0, 1.0, 0.5, 2.0]
+    assert score(lambda prompts, completions: torch.arange(4)) == [0.0, 1.0, 2.0, 3.0]
+    assert score(lambda prompts, completions: (0.1, 0.2, 0.3, 0.4)) == [0.1, 0.2, 0.3, 0.4]
+
+
+def test_columns_arrive_by_name():
+    def reward(prompts, completions, answer):
+        return [float(p == a) for p, a in zip(prompts, answer, strict=True)]
+
+    scorer = Scorer(reward, "mine")
+    assert scorer(["x", "y"], ["a", "b"], {"answer": ["x", "z"]}) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip"])
+def test_none_always_skips_its_sample(policy):
+    assert score(on_bad(lambda: None), on_error=policy) == [1.0, 1.0, None, 1.0]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "high", [1.0]])
+def test_what_is_not_a_finite_number_is_shown_with_its_sample(value):
+    with pytest.raises(RewardError) as caught:
+        score(on_bad(lambda: value))
+    message = str(caught.value)
+    assert f"reward mine returned {value!r}" in message
+    assert "'p2'" in message
+    assert "'bad'" in message
+    assert "--resume" in message
+    assert "--reward.on-error skip" in message
+    assert score(on_bad(lambda: value), on_error="skip") == [1.0, 1.0, None, 1.0]
+
+
+def test_an_exception_is_named_with_the_sample_that_raised_it():
+    with pytest.raises(RewardError, match="reward mine raised ZeroDivisionError: division by zero") as caught:
+        score(on_bad(divide))
+    assert "'p2'" in str(caught.value)
+    assert "'bad'" in str(caught.value)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_an_exception_skips_its_own_sample_alone():
+    assert score(on_bad(divide), on_error="skip") == [1.0, 1.0, None, 1.0]
+
+
+def test_a_function_that_exits_does_not_take_the_run_with_it():
+    with pytest.raises(RewardError, match="raised SystemExit: 3"):
+        score(on_bad(lambda: exit(3)))
+
+
+def test_an_exception_keeps_columns_and_samples_together():
+    def reward(prompts, completions, answer):
+        if "bad" in completions:
+            raise KeyError("bad")
+        return [float(a) for a in answer]
+
+    scorer = Scorer(reward, "mine", "skip")
+    assert scorer(PROMPTS, COMPLETIONS, {"answer": [1, 2, 3, 4]}) == [1.0, 2.0, None, 4.0]
+
+
+def test_a_hang_is_walked_away_from():
+    begin = time.perf_counter()
+    with pytest.raises(RewardError, match=r"reward mine did not answer within 0\.1 s \(reward\.timeout\)"):
+        score(on_bad(sleep), timeout=0.1)
+    assert time.perf_counter() - begin < 0.5
+    assert score(on_bad(sleep), timeout=0.1, on_error="skip") == [1.0, 1.0, None, 1.0]
+
+
+def test_a_function_that_always_hangs_stops_the_run_in_any_case():
+    many = [str(number) for number in range(MAX_HANGS + 3)]
+    scorer = Scorer(lambda prompts, completions: time.sleep(0.6), "mine", "skip", timeout=0.02)
+    with pytest.raises(RewardError, match="did not answer"):
+        scorer(many, many, {})
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip"])
+def test_a_wrong_number_of_rewards_is_an_error_with_both_numbers(policy):
+    with pytest.raises(RewardError, match="reward mine returned 3 values for 4 completions"):
+        score(lambda prompts, completions: [1.0] * 3, on_error=policy)
+
+
+@pytest.mark.parametrize("value", [0.5, None, (x for x in range(4))])
+def test_what_is_not_a_list_is_an_error_with_its_type(value):
+    with pytest.raises(RewardError, match=f"must return a list of numbers, got {type(value).__name__}"):
+        score(lambda prompts, completions: value)
+
+
+@pytest.mark.parametrize("answer", [0.5, None, [], [1.0, 2.0]])
+def test_a_wrong_answer_to_one_sample_is_a_reward_error_too(answer):
+    """The batch fails, and when asked one by one the function does not return a list of one."""
+
+    def reward(prompts, completions):
+        if len(completions) > 1:
+            raise ValueError("one at a time")
+        return answer
+
+    with pytest.raises(RewardError, match="reward mine"):
+        score(reward)
+
+
+def test_a_long_completion_is_cut_in_the_message():
+    with pytest.raises(RewardError) as caught:
+        Scorer(lambda prompts, completions: [math.nan], "mine")(["p"], ["x" * 5000], {})
+    assert "(5002 characters)" in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+# ── finding it ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def rewards_file(tmp_path):
+    path = tmp_path / "my_rewards.py"
+    path.write_text(
+        "LIMIT = 3\n\ndef length(prompts, completions):\n    return [len(c) for c in completions]\n"
+    )
+    return path
+
+
+def test_a_function_is_found_in_a_file_and_in_a_module(rewards_file, monkeypatch):
+    assert load_function(f"{rewards_file}:length")([], ["abc"]) == [3]
+    monkeypatch.chdir(rewards_file.parent)
+    assert load_function("my_rewards:length")([], ["abc"]) == [3]
+
+
+def test_an_edited_file_is_read_again(rewards_file):
+    load_function(f"{rewards_file}:length")
+    rewards_file.write_text(
+        "def length(prompts, completions):\n    return [0.0] * len(completions) # edited\n"
+    )
+    assert load_function(f"{rewards_file}:length")([], ["abc"]) == [0.0]
+
+
+@pytest.mark.parametrize("spec", ["length", "my_rewards:", ":length"])
+def test_a_name_without_its_half_is_explained(spec):
+    with pytest.raises(ConfigError, match=r"must be written module:function or path/to/file\.py:function"):
+        load_function(spec)
+
+
+def test_a_missing_module_file_or_function_is_named(rewards_file):
+    with pytest.raises(ConfigError, match="No module named 'no_such_module'"):
+        load_function("no_such_module:length")
+    with pytest.raises(ConfigError, match=r"there is no file nowhere/rewards\.py"):
+        load_function("nowhere/rewards.py:length")
+    with pytest.raises(ConfigError, match=r"no function 'lenght' in .*Did you mean 'length'"):
+        load_function(f"{rewards_file}:lenght")
+    with pytest.raises(ConfigError, match="no function 'LIMIT'"):
+        load_function(f"{rewards_file}:LIMIT")
+
+
+def test_a_file_that_cannot_be_imported_is_an_error_for_the_user(rewards_file):
+    rewards_file.write_text("def length(:\n")
+    with pytest.raises(ConfigError, match="my_rewards"):
+        load_function(f"{rewards_file}:length")

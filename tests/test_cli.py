@@ -1,0 +1,202 @@
+"""The command line, called in-process: what it prints, what it writes, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import yaml
+
+import dtm
+from dtm.cli import main
+from dtm.recipes import RECIPES
+from dtm.training.serialise import to_yaml
+
+
+@pytest.fixture
+def call(capsys, tmp_path, monkeypatch):
+    """Run a command in an empty folder; its exit code and all that it printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        try:
+            code = main(arguments)
+        except SystemExit as end:  # argparse and tyro leave this way
+            code = end.code
+        printed = capsys.readouterr()
+        return code, " ".join((printed.out + printed.err).split())
+
+    return run
+
+
+# ── help and recipes ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("help",)])
+def test_help_lists_every_command_and_explains_the_symbols(arguments, call):
+    code, text = call(*arguments)
+    assert code == 0
+    for name in ("train", "pretrain", "eval", "sample", "recipes", "verify"):
+        assert f" {name} " in text
+    assert "ρ_a ∝ ρ_0 e^(a r)" in text
+
+
+@pytest.mark.parametrize("command", ["train", "pretrain", "eval", "sample", "recipes", "verify"])
+def test_every_command_explains_itself(command, call):
+    code, text = call(command, "--help")
+    assert code == 0
+    assert f"usage: dtm {command}" in text
+
+
+def test_help_on_a_recipe_lists_every_field(call):
+    code, text = call("train", "maze-small", "--help")
+    assert code == 0
+    for flag in ("--tilt.step", "--optimizer.micro-batch", "--reward.on-error", "--resume", "--dry-run"):
+        assert flag in text
+
+
+@pytest.mark.parametrize("code", ["import dtm", "from dtm.cli import main; main(['--help'])"])
+def test_importing_and_asking_for_help_load_no_torch(code):
+    check = f"import sys; {code}; print('torch' in sys.modules, 'numpy' in sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stderr.split() == ["False", "False"]
+
+
+def test_every_public_name_is_there():
+    assert dir(dtm) == sorted(dtm.__all__)
+    for name in dtm.__all__:
+        assert getattr(dtm, name) is not None
+    with pytest.raises(AttributeError, match="'nothing'"):
+        _ = dtm.nothing
+
+
+def test_the_version_is_printed(call):
+    code, text = call("--version")
+    assert code == 0
+    assert text.startswith("dtm 0.")
+
+
+def test_recipes_are_listed_and_shown_as_yaml(call, capsys):
+    code, text = call("recipes")
+    assert code == 0
+    assert all(name in text for name in RECIPES)
+    assert main(["recipes", "show", "maze-small"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert shown == yaml.safe_load(to_yaml(dtm.recipe("maze-small")))
+
+
+# ── mistakes ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["tran"], "no command 'tran'. Did you mean 'train'?"),
+        (["train", "maze-smal"], "no recipe 'maze-smal'. Did you mean 'maze-small'?"),
+        (["recipes", "show", "maze"], "Did you mean 'maze-small'?"),
+        (["recipes", "show"], "which recipe?"),
+        (["train", "maze-small", "--tilt.stepp", "1"], "--tilt.stepp"),
+        (["train", "maze-small", "--tilt.step", "fast"], "fast"),
+        (["train", "maze-small", "--tilt.step", "99"], "tilt.step must lie in (0, 10]"),
+        (["train", "maze-small", "--config", "nowhere.yaml"], "no configuration file at nowhere.yaml"),
+        (["train", "maze-small", "--reward", "length"], "must be written module:function"),
+        (["train", "maze-small", "--model.base", "maze-smal"], "Did you mean 'maze-small'?"),
+        (["train", "maze-small", "--objective.control-variate", "men"], "Did you mean 'mean'?"),
+        (["train", "maze-small", "--decoding.order", "unifrom"], "Did you mean 'uniform'?"),
+        (["train", "maze-small", "--resume"], "no earlier run of 'maze-small' under runs/ to resume"),
+        (["eval", "nowhere"], "no run in nowhere. There are no runs here yet."),
+        (["train"], "RECIPE"),
+    ],
+)
+def test_a_mistake_ends_with_code_2_and_names_the_remedy(arguments, named, call):
+    code, text = call(*arguments)
+    assert code == 2
+    assert named in text
+    assert "Traceback" not in text
+
+
+def test_an_unknown_run_names_the_nearest(finished, call):
+    code, text = call("eval", str(finished.path) + "-typo")
+    assert code == 2
+    assert f"Did you mean '{finished.path}'?" in text
+
+
+def test_a_resume_with_changed_flags_is_refused_with_the_list(finished, call, tmp_path, tiny):
+    (tmp_path / "tiny.yaml").write_text(to_yaml(tiny))
+    code, text = call(
+        *("train", "maze-small", "--config", "tiny.yaml", "--out", str(finished.path), "--resume"),
+        *("--tilt.final", "3", "--seed", "5"),
+    )
+    assert code == 2
+    assert "tilt.final: 2.0 → 3.0" in text
+    assert "seed: 0 → 5" in text
+
+
+# ── runs ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(call, tmp_path):
+    code, text = call("train", "maze-small", "--dry-run", "--tilt.final", "5", "--out", "here")
+    assert code == 0
+    assert "final: 5.0" in text
+    assert "phases: 2, from a = 0 to A = 5, at most 80 steps each" in text
+    assert "approximates the model's law" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("spelling", [["--reward", "rewards.py:half"], ["--reward=rewards.py:half"]])
+def test_a_reward_is_given_by_its_short_flag(spelling, call, tmp_path):
+    (tmp_path / "rewards.py").write_text("def half(prompts, completions):\n    return [0.5] * len(prompts)\n")
+    code, text = call("train", "maze-small", "--dry-run", *spelling)
+    assert code == 0
+    assert "reward: rewards.py:half" in text
+
+
+def test_a_run_from_the_command_line_is_the_run_from_python(call, tiny, tmp_path, finished):
+    quick = replace(tiny, tilt=replace(tiny.tilt, final=1.0))
+    (tmp_path / "tiny.yaml").write_text(to_yaml(quick))
+    code, text = call("train", "maze-small", "--config", "tiny.yaml")
+    assert code == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("maze-small-train-")
+    assert f"run: runs/{folder.name}" in text
+    run = dtm.Run.open(folder)
+    assert run.events("step") == finished.events("step")[:4]
+    assert run.summary["finished"] == "reached the final tilt A = 1"
+
+
+def test_a_finished_run_is_measured(finished, call, tmp_path):
+    code, text = call(
+        *("eval", str(finished.path), "--prompts", "3", "--completions", "2"), "--base", "--json", "out.json"
+    )
+    assert code == 0
+    assert "best possible" in text
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert (written["prompts"], written["completions"]) == (3, 2)
+    expected = finished.evaluate(replace(finished.config.evaluation, prompts=3, completions=2))
+    assert written["tuned"] == {**expected.measures, "best": expected.best}
+    assert written["base"].keys() == written["tuned"].keys()
+    assert f"{expected.measures['reward']:.3f}" in text
+
+
+def test_completions_of_a_finished_run_are_shown(finished, capsys):
+    assert main(["sample", str(finished.path), "--prompts", "3", "--completions", "2", "--seed", "4"]) == 0
+    first = capsys.readouterr().out
+    assert first.count("reward ") == 6
+    assert first.count("S") >= 6
+    main(["sample", str(finished.path), "--prompts", "3", "--completions", "2", "--seed", "4"])
+    assert capsys.readouterr().out == first
+    main(["sample", str(finished.path), "--prompts", "3", "--completions", "2", "--seed", "5"])
+    assert capsys.readouterr().out != first
+
+
+def test_a_run_without_a_model_says_how_to_finish_it(tiny, call, tmp_path):
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "config.yaml").write_text(to_yaml(tiny))
+    code, text = call("sample", "half")
+    assert code == 2
+    assert "half has not finished: it has no model" in text
+    assert "--resume --out half" in text

@@ -1,0 +1,54 @@
+"""The records between the stages, and the random streams behind them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from dtm.errors import DtmError, nearest
+from dtm.random import stream
+from dtm.records import Prompts, concatenate
+
+
+def test_a_stream_is_decided_by_seed_purpose_step_and_rank():
+    keys = list(itertools.product((0, 1), ("masks", "rollouts"), (0, 1), (0, 1)))
+    draws = {key: torch.rand(4, generator=stream(*key)).tolist() for key in keys}
+    assert len({tuple(draw) for draw in draws.values()}) == len(keys)
+    assert torch.rand(4, generator=stream(*keys[3])).tolist() == draws[keys[3]]
+
+
+def test_numbers_that_read_alike_give_different_streams():
+    assert stream(1, "a", 11).initial_seed() != stream(11, "a", 1).initial_seed()
+    assert stream(0, "a", 1, 12).initial_seed() != stream(0, "a", 11, 2).initial_seed()
+
+
+def test_repeated_prompts_keep_their_columns_together():
+    tokens = torch.tensor([[1, 2], [3, 4]])
+    prompts = Prompts(tokens, torch.ones_like(tokens).bool(), ["one", "two"], {"answer": [10, 20]})
+    repeated = prompts.repeat(2)
+    assert repeated.tokens.tolist() == [[1, 2], [1, 2], [3, 4], [3, 4]]
+    assert repeated.views == ["one", "one", "two", "two"]
+    assert repeated.columns == {"answer": [10, 10, 20, 20]}
+
+
+def test_joined_rollouts_are_padded_on_the_left_and_the_padding_is_masked(make_rollouts):
+    joined = concatenate([make_rollouts([1.0], [0], width=4), make_rollouts([2.0, 3.0], [1, 1], width=6)])
+    assert joined.tokens.tolist() == [[0] * 6, [0] * 6, [1] * 6]
+    assert joined.attention.tolist() == [[False] * 2 + [True] * 4, [True] * 6, [True] * 6]
+    assert joined.is_completion.tolist() == joined.attention.tolist()
+    assert joined.revealed_at[0].tolist() == [-1, -1, 0, 0, 0, 0]
+    assert joined.reward.tolist() == [1, 2, 3]
+    assert joined.group.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("error", DtmError.__subclasses__())
+def test_every_error_is_also_a_builtin_one(error):
+    builtin = {ValueError, RuntimeError, ArithmeticError}
+    assert builtin & set(error.__mro__)
+
+
+def test_a_name_far_from_all_others_is_not_guessed():
+    assert nearest("zzz", ["one", "two"]) == "Valid: one, two."
+    assert nearest("tow", ["one", "two"]).startswith("Did you mean 'two'?")

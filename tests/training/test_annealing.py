@@ -1,0 +1,93 @@
+"""How far to tilt, how fast to learn, when to stop."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from dtm import tilting
+from dtm.training.annealing import choose_step, has_plateaued, lr_factor, next_step
+from dtm.training.config import TiltConfig
+from dtm.training.progress import Progress
+
+
+@pytest.mark.parametrize("start", [0.0, 0.7, 9.99, 2.5])
+@pytest.mark.parametrize("step", [2.5, 3.0, 0.3])
+def test_annealing_lands_on_the_final_tilt_from_anywhere(start, step):
+    tilt, steps = start, []
+    while tilt < 10.0:
+        steps.append(next_step(tilt, 10.0, step))
+        tilt += steps[-1]
+    assert tilt == pytest.approx(10.0, abs=1e-9)
+    assert all(h == step for h in steps[:-1])
+    assert 0 < steps[-1] <= step
+
+
+def test_the_last_step_is_cut():
+    assert next_step(9.0, 10.0, 2.5) == 1.0
+    assert next_step(7.5, 10.0, 2.5) == 2.5
+
+
+def test_a_fixed_step_does_not_look_at_rewards():
+    config = TiltConfig(step=2.5, final=10.0)
+    assert choose_step(config, 0.0, torch.tensor([0.0, 100.0])) == 2.5
+    assert choose_step(config, 9.0, torch.tensor([0.0, 100.0])) == 1.0
+
+
+def test_an_automatic_step_meets_the_effective_sample_size():
+    reward = torch.randn(500, generator=torch.Generator().manual_seed(0))
+    config = TiltConfig(step="auto", ess=0.6, step_cap=5.0, final=10.0)
+    h = choose_step(config, 0.0, reward)
+    assert 0.1 < h < 5
+    assert float(tilting.effective_sample_size(h * reward.double())) == pytest.approx(0.6, abs=1e-6)
+    assert choose_step(config, 10.0 - h / 2, reward) == pytest.approx(h / 2)
+
+
+def test_an_automatic_step_is_capped_where_rewards_say_nothing():
+    config = TiltConfig(step="auto", step_cap=3.0, final=10.0)
+    assert choose_step(config, 0.0, torch.full((20,), 0.5)) == 3.0
+    assert choose_step(config, 9.0, torch.full((20,), 0.5)) == 1.0
+
+
+def test_the_learning_rate_rises_holds_and_falls():
+    """Four steps up, hold, and from step 6 in five steps down to zero."""
+    factors = [lr_factor(step, 4, 6 if step >= 6 else None, 5) for step in range(12)]
+    assert factors == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2, 0])
+
+
+def test_a_phase_that_ends_while_it_warms_up_falls_from_where_it_is():
+    assert lr_factor(1, 4, 1, 2) == pytest.approx(0.5)
+    assert lr_factor(2, 4, 1, 2) == pytest.approx(0.75 * 0.5)
+
+
+def test_without_warmup_or_cooling_the_rate_is_constant():
+    assert [lr_factor(step, 0, None, 0) for step in range(3)] == [1, 1, 1]
+    assert lr_factor(5, 0, 3, 0) == 1
+
+
+@pytest.mark.parametrize(
+    ("rewards", "patience", "expected"),
+    [
+        ([0.1, 0.2, 0.3], 1, False),
+        ([0.1, 0.3, 0.2], 1, True),
+        ([0.1, 0.3, 0.3], 1, True),
+        ([0.1, 0.3, 0.2], 2, False),
+        ([0.3, 0.1, 0.2], 2, True),
+        ([0.3, 0.1, 0.2], None, False),
+        ([0.3, 0.2], 2, False),
+        ([], 1, False),
+    ],
+)
+def test_a_plateau_is_no_rise_above_the_best_before(rewards, patience, expected):
+    assert has_plateaued(rewards, patience) == expected
+
+
+@pytest.mark.parametrize(
+    ("numerator", "denominator", "expected"),
+    [(0.0, 0.0, 1.0), (0.6, 0.8, 0.75), (-1.0, 1.0, 0.0), (9.0, 1.0, 1.5)],
+)
+def test_the_adaptive_control_is_a_clipped_ratio(numerator, denominator, expected):
+    progress = Progress(control_numerator=numerator, control_denominator=denominator)
+    assert math.isclose(progress.control, expected)

@@ -1,0 +1,186 @@
+"""A run that is stopped anywhere and resumed equals the run that was not, bit for bit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+import dtm
+from dtm.errors import CheckpointError, ConfigError
+from dtm.training.checkpoint import load_latest
+from dtm.training.events import JsonLines, read_events
+from dtm.training.interrupts import Interrupted
+
+SAFE_POINTS = 19
+"""Times that a run of `tiny` looks whether it should stop: between steps and between rollout batches."""
+
+
+class StopAt:
+    """Asks for a stop at the n-th safe point."""
+
+    def __init__(self, point: int | None) -> None:
+        self.point, self.passed = point, 0
+
+    def __call__(self) -> None:
+        self.passed += 1
+        if self.passed - 1 == self.point:
+            raise Interrupted("SIGTERM")
+
+
+def outcome(trainer, folder) -> dict:
+    """Everything that two runs can be compared by."""
+    rows = {
+        kind: [
+            {key: value for key, value in row.items() if key != "per_second"}
+            for row in read_events(folder / "metrics.jsonl", kind)
+        ]
+        for kind in ("step", "phase", "evaluation", "rollouts", "stopped")
+    }
+    tensors = load_latest(folder / "checkpoints").tensors
+    progress = {k: v for k, v in trainer.progress.to_json().items() if k != "seconds"}
+    teacher = trainer.policy.teacher.state_dict()
+    return {"rows": rows, "tensors": dict(tensors), "progress": progress, "teacher": teacher}
+
+
+def assert_equal(found: dict, expected: dict) -> None:
+    assert found["progress"] == expected["progress"]
+    assert found["rows"] == expected["rows"]
+    parts = {**expected["tensors"], "final": expected["teacher"]}
+    others = {**found["tensors"], "final": found["teacher"]}
+    assert others.keys() == parts.keys()
+    for group, tensors in parts.items():
+        assert others[group].keys() == tensors.keys()
+        for name, value in tensors.items():
+            assert torch.equal(others[group][name], value), f"{group}: {name}"
+
+
+def start(make_trainer, config, folder, point: int | None = None):
+    stop = StopAt(point)
+    trainer = make_trainer(config, folder / "checkpoints", [JsonLines(folder / "metrics.jsonl")], stop)
+    return trainer, stop
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tiny, tmp_path_factory):
+    """`module` scope cannot use `make_trainer`, so the reference is made on first use and kept."""
+    kept = {}
+
+    def reference(make_trainer):
+        if not kept:
+            folder = tmp_path_factory.mktemp("uninterrupted")
+            trainer, stop = start(make_trainer, tiny, folder)
+            trainer.run()
+            assert stop.passed == SAFE_POINTS
+            kept.update(outcome(trainer, folder))
+        return kept
+
+    return reference
+
+
+@pytest.mark.parametrize("point", range(SAFE_POINTS))
+def test_a_run_stopped_at_any_safe_point_ends_as_if_it_had_not_been(
+    point, tiny, make_trainer, uninterrupted, tmp_path
+):
+    trainer, _ = start(make_trainer, tiny, tmp_path, point)
+    with pytest.raises(Interrupted):
+        trainer.run()
+    resumed, _ = start(make_trainer, tiny, tmp_path)
+    resumed.resume(tmp_path / "checkpoints")
+    resumed.run()
+    assert_equal(outcome(resumed, tmp_path), uninterrupted(make_trainer))
+
+
+def test_a_run_resumed_from_an_older_checkpoint_repeats_its_steps(
+    tiny, make_trainer, uninterrupted, tmp_path
+):
+    trainer, _ = start(make_trainer, tiny, tmp_path)
+    for _ in range(7):
+        trainer._advance()
+        if trainer.progress.step in (4, 6):
+            trainer.save()
+    newest = tmp_path / "checkpoints" / "step-00000006" / "student.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    resumed, _ = start(make_trainer, tiny, tmp_path)
+    with pytest.warns(UserWarning, match="damaged"):
+        resumed.resume(tmp_path / "checkpoints")
+    assert resumed.progress.step == 4
+    resumed.run()
+    expected = uninterrupted(make_trainer)
+    assert torch.equal(resumed.policy.teacher.state_dict()["norm.weight"], expected["teacher"]["norm.weight"])
+    steps = read_events(tmp_path / "metrics.jsonl", "step")
+    assert [row["step"] for row in steps] == list(range(1, 9))
+    assert steps == expected["rows"]["step"]
+
+
+def test_without_an_average_a_resumed_run_is_the_same_too(tiny, make_trainer, tmp_path):
+    config = replace(tiny, optimizer=replace(tiny.optimizer, ema=None))
+    models = []
+    for point in (None, 9):
+        folder = tmp_path / str(point)
+        folder.mkdir()
+        trainer, _ = start(make_trainer, config, folder, point)
+        if point is not None:
+            with pytest.raises(Interrupted):
+                trainer.run()
+            trainer, _ = start(make_trainer, config, folder)
+            trainer.resume(folder / "checkpoints")
+        trainer.run()
+        models.append(trainer.policy.teacher.state_dict())
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+
+
+# ── through the public interface ──────────────────────────────────────────────────────────────────
+
+
+def test_train_is_the_trainer_in_a_folder(finished, make_trainer, uninterrupted):
+    expected = uninterrupted(make_trainer)
+    model = finished.model.state_dict()
+    assert all(torch.equal(model[name], value) for name, value in expected["teacher"].items())
+    steps = [{k: v for k, v in row.items() if k != "per_second"} for row in finished.events("step")]
+    assert steps == expected["rows"]["step"]
+    assert finished.summary["steps"] == 8
+
+
+def test_a_resume_with_another_configuration_is_refused_with_the_list(tiny, finished):
+    other = replace(tiny, seed=3, tilt=replace(tiny.tilt, final=5.0))
+    with pytest.raises(ConfigError) as caught:
+        dtm.train(other, out=finished.path, resume=True)
+    assert "seed: 0 → 3" in str(caught.value)
+    assert "tilt.final: 2.0 → 5.0" in str(caught.value)
+    assert "tilt.step" not in str(caught.value)
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(tiny, finished):
+    before = json.loads(finished.folder.summary.read_text())
+    with pytest.raises(CheckpointError, match=r"already holds a run\. Continue it with --resume"):
+        dtm.train(tiny, out=finished.path)
+    assert finished.summary == before
+
+
+def test_a_run_killed_before_its_first_checkpoint_can_be_started_again(tiny, tmp_path):
+    """Either with --resume or without: whatever the message says must work."""
+
+    class Killed(BaseException):
+        pass
+
+    def kill(event):
+        raise Killed
+
+    with pytest.raises(Killed):
+        dtm.train(tiny, out=tmp_path / "run", callbacks=[kill])
+    try:
+        run = dtm.train(tiny, out=tmp_path / "run", resume=True)
+    except CheckpointError:  # "start the run again without --resume"
+        run = dtm.train(tiny, out=tmp_path / "run")
+    assert run.is_finished
+
+
+def test_a_configuration_that_cannot_run_leaves_its_folder_free(tiny, tmp_path):
+    wrong = replace(tiny, objective=replace(tiny.objective, control_variate="adaptiv"))
+    with pytest.raises(ConfigError, match="Did you mean 'adaptive'"):
+        dtm.train(wrong, out=tmp_path / "run")
+    quick = replace(tiny, tilt=replace(tiny.tilt, final=1.0, max_steps=1))
+    assert dtm.train(quick, out=tmp_path / "run").is_finished

@@ -79,7 +79,7 @@ def make_trainer() -> Callable[..., Trainer]:
             build.load_base(config, task),
             build.build_collector(config, task, build.build_scorer(config, task, reward), between),
             build.build_objective(config),
-            build.build_interpolant(config),
+            build.build_interpolant(config, task),
             build.reward_range(config, task, reward is not None),
             callbacks,
             checkpoints,

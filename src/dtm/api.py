@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,12 +110,12 @@ def train(
     task's. With ``resume`` the run in ``out`` (or the recipe's latest) continues where it was stopped.
     On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
     """
-    config, found = _resolve(config, "train", out, resume)
+    config, found = _resolve(config, "train", out, resume, reward)
     build.build_device(config)
     task = build.build_task(config)
     base = build.load_base(config, task)
     scorer = build.build_scorer(config, task, reward)
-    objective, interpolant = build.build_objective(config), build.build_interpolant(config)
+    objective, interpolant = build.build_objective(config), build.build_interpolant(config, task)
     own_reward = reward is not None or config.reward.function is not None
     span = build.reward_range(config, task, own_reward)
     with Interrupts() as interrupts:
@@ -174,18 +174,27 @@ def measure(config: RunConfig, model: Transformer, evaluation: EvaluationConfig 
 
 
 def _resolve(
-    config: RunConfig | str, kind: str, out: str | Path | None, resume: bool
+    config: RunConfig | str, kind: str, out: str | Path | None, resume: bool, reward: Reward | None = None
 ) -> tuple[RunConfig, RunFolder | None]:
     """The configuration to run and, for a resume, the folder to continue.
 
     A recipe's name continues a run as it was started; a whole configuration must be the same as its.
+    A reward given as a function is noted by name, so that `dtm eval` finds it or says that it cannot.
     """
     if not resume:
-        return (recipe(config) if isinstance(config, str) else config), None
-    name = config if isinstance(config, str) else config.recipe
-    folder = RunFolder.latest(name, kind) if out is None else RunFolder.find(Path(out))
+        config = recipe(config) if isinstance(config, str) else config
+        if reward is not None:
+            name = f"{reward.__module__}:{getattr(reward, '__qualname__', repr(reward))}"
+            config = replace(config, reward=replace(config.reward, function=name))
+        return config, None
+    recipe_name = config if isinstance(config, str) else config.recipe
+    folder = RunFolder.latest(recipe_name, kind) if out is None else RunFolder.find(Path(out))
     saved = folder.read_config()
-    changes = list(differences(saved, saved if isinstance(config, str) else config))
+    if isinstance(config, str):
+        return saved, folder
+    if reward is not None:  # the function may have been mended since
+        config = replace(config, reward=saved.reward)
+    changes = list(differences(saved, config))
     if changes:
         listed = "\n  ".join(changes)
         raise ConfigError(

@@ -120,10 +120,10 @@ def c_dtm_cross_entropy(
     """
     distillation = -(log_pi_a.exp() * log_pi).sum(-1)
     hit = log_pi.gather(-1, x1[:, None]).squeeze(-1)
-    gain = advantage(log_weight, control)
+    gain = advantage(log_weight, control).to(hit.dtype)
     if keep is not None:
         gain = gain * keep
-    return control * distillation - gain * hit
+    return control.to(hit.dtype) * distillation - gain * hit
 
 
 def within_ratio_bound(
@@ -211,10 +211,11 @@ def gained_kl(
     log_pi_a: Float[Tensor, "N V"],
     x1: Int[Tensor, " N"],
     log_weight: Float[Tensor, " N"],
+    control: float = 1.0,
 ) -> Float[Tensor, " N"]:
     r"""Each position's share of (L(π_a) − L(π_θ)) / Z, the nats absorbed so far (spec, section 8).
 
-        (w̄ − c̄)(log π_θ − log π_a)(x_1) − c̄ KL(π_a ‖ π_θ),   with c̄ = 1 for low variance.
+        (w̄ − c̄)(log π_θ − log π_a)(x_1) − c̄ KL(π_a ‖ π_θ),   whose mean does not depend on c̄.
 
     Summed over S, times ``row_weight``, averaged over rows: `gained`. Then
     remaining = available − gained bounds KL(ρ_{1,a+h} ‖ ρ_θ), and absorbed = gained / available ≤ 1.
@@ -222,4 +223,4 @@ def gained_kl(
     log_ratio = log_pi - log_pi_a
     at_x1 = log_ratio.gather(-1, x1[:, None]).squeeze(-1)
     divergence = -(log_pi_a.exp() * log_ratio).sum(-1)
-    return torch.expm1(log_weight) * at_x1 - divergence
+    return (torch.expm1(log_weight) + (1 - control)) * at_x1 - control * divergence

@@ -136,7 +136,7 @@ def test_a_phase_cools_down_and_ends_once_enough_is_absorbed(tiny, make_trainer)
     config = changed(changed(tiny, "tilt", max_steps=20), "replay", refresh_every=100)
     trainer = make_trainer(config, callbacks=[seen])
     trainer._advance()
-    trainer.progress.absorbed = 0.95
+    trainer.progress.absorbed, trainer.progress.absorbed_error = 0.95, 0.01
     while trainer.progress.phase == 0:
         trainer._advance()
     (phase,) = seen.of("phase")
@@ -192,7 +192,10 @@ def test_a_run_learns(tiny, make_trainer):
         return [sum(cell is not None and cell[0] < 3 for cell in path) / 5 for path in completions]
 
     config = changed(
-        changed(tiny, "tilt", step=5.0, final=10.0, max_steps=40), "optimizer", lr=5e-3, batch=64
+        changed(tiny, "tilt", step=5.0, final=10.0, max_steps=40, absorbed=9.0),
+        "optimizer",
+        lr=3e-3,
+        batch=64,
     )
     config = changed(changed(config, "replay", prompts=16), "evaluation", prompts=7, completions=16)
     progress = make_trainer(config, reward=upwards).run()

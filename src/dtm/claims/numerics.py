@@ -11,7 +11,9 @@ from torch import Tensor
 
 from dtm import tilting
 from dtm.claims.check import claim
+from dtm.objectives.control_variates import mean, one
 from dtm.random import stream
+from dtm.records import MaskedStates, Phase
 
 ROWS, VOCAB, GROUP = 600, 8, 6
 
@@ -71,8 +73,11 @@ def small_tilts_keep_their_digits() -> float:
     weights = tilting.weigh(reward, torch.arange(ROWS), h)
     # e^{hr} − 1 and its mean, which need no logarithm.
     rise = torch.expm1(h * reward.double())
-    for c, exact in ((1.0, rise - rise.mean()), (math.exp(-weights.log_z), rise)):
-        gain = tilting.advantage(weights.log_weight, torch.full_like(weights.log_weight, c))
+    blank = torch.zeros(ROWS, 1, dtype=torch.long)
+    states = MaskedStates(blank, blank, blank == 0, blank == 0, torch.ones(ROWS), 1, ROWS)
+    phase = Phase(index=0, tilt=0.0, step=h, reward_range=1.0)
+    for control, exact in ((mean, rise - rise.mean()), (one, rise)):
+        gain = tilting.advantage(weights.log_weight, control(states, weights, phase))
         deviations.append(_relative(gain, exact / (1 + rise.mean())))
     return max(deviations)
 

@@ -17,7 +17,7 @@ def print_claims(names: Collection[str] | None = None) -> int:
     """Check and print; the exit code is 1 if a claim fails, else 0."""
     console = Console(soft_wrap=True)
     width = max(len(claim.claim) for claim in CLAIMS)
-    console.print(f"{'':<9}{'claim':<{width}}  {'measured':>9}   {'tolerance':>9}  verdict", style="bold")
+    console.print(f"{'':<11}{'claim':<{width}}  {'measured':>9}   {'tolerance':>9}  verdict", style="bold")
     begin = time.perf_counter()
     checks = []
     for check in run_claims(names):
@@ -31,5 +31,5 @@ def print_claims(names: Collection[str] | None = None) -> int:
 
 def _row(check: Check, width: int) -> Text:
     numbers = f"{check.deviation:>9.2g} {SIGNS[check.relation]} {check.tolerance:>9.2g}"
-    row = Text(f"{check.number:<9}{check.claim:<{width}}  {numbers}  ")
+    row = Text(f"{check.number:<11}{check.claim:<{width}}  {numbers}  ")
     return row.append("holds" if check.passed else "FAILS", style="green" if check.passed else "bold red")

@@ -40,12 +40,14 @@ def evaluate(
     generator = stream(EVALUATION_SEED, "evaluation", device=device)
     collected = collector.collect(denoiser, prompts.to(device), config.completions, tilt, generator)
     rollouts = collected.rollouts
+    # The best possible is known for the task's own reward alone.
+    own = collector.scorer.function == collector.task.reward
     measures = collector.task.measure(
         collected.prompts, collected.completions, rollouts.reward, rollouts.group
     )
     return Evaluation(
         dict(measures),
-        collector.task.best(prompts.views),
+        collector.task.best(prompts.views) if own else None,
         collected.prompts,
         collected.completions,
         rollouts.reward.tolist(),

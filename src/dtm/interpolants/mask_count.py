@@ -37,6 +37,9 @@ class MaskCount:
     """Form (C) with blocks of ``block`` completion positions; ``None`` is one block: any-order."""
 
     block: int | None = None
+    end_id: int | None = None
+    """If given, the blocks after the one in which this token first occurs are not trained on. There the
+    posterior is the token itself and the loss nothing; a row then counts by the length that is left."""
 
     def __post_init__(self) -> None:
         require(
@@ -50,7 +53,7 @@ class MaskCount:
         uniform, their sum varies far less.
         """
         rows, device = len(clean), clean.tokens.device
-        length = clean.is_completion.sum(1)
+        length = self.trained_length(clean)
         stratum = torch.randperm(rows, generator=generator, device=device)
         jitter = torch.rand(rows, generator=generator, device=device)
         cell = ((stratum + jitter) / rows * length).long().clamp(max=length - 1)
@@ -65,6 +68,16 @@ class MaskCount:
             length=clean.is_completion.shape[1] - int(prompt_width(clean.is_completion)),
             batch_rows=rows,
         )
+
+    def trained_length(self, clean: Sequences) -> Int[Tensor, " B"]:
+        """L_row: completion positions up to the end of the block in which the sequence ends."""
+        length = clean.is_completion.sum(1)
+        if self.end_id is None or self.block is None:
+            return length
+        ends = clean.is_completion & (clean.tokens == self.end_id)
+        index = clean.is_completion.long().cumsum(1) - 1
+        first = torch.where(ends, index, length[:, None]).amin(1)
+        return torch.minimum((first // self.block + 1) * self.block, length)
 
 
 def prompt_width(is_completion: Bool[Tensor, "B L"]) -> Int[Tensor, ""]:

@@ -25,8 +25,11 @@ def zero(states: MaskedStates, weights: Weights, phase: Phase) -> Float[Tensor, 
 
 
 def one(states: MaskedStates, weights: Weights, phase: Phase) -> Float[Tensor, " B"]:
-    """c = 1, the paper's choice: c̄ = 1/Z. The target is a distribution as long as r ≥ 0."""
-    return torch.full_like(weights.log_weight, -weights.log_z).exp()
+    """c = 1, the paper's choice: c̄ = 1/Z. The target is a distribution as long as w ≥ 1.
+
+    That is: r ≥ 0, and no prompt baseline. In float64, since w̄ − c̄ nearly cancels at small h.
+    """
+    return torch.full_like(weights.log_weight, -weights.log_z, dtype=torch.float64).exp()
 
 
 def mean(states: MaskedStates, weights: Weights, phase: Phase) -> Float[Tensor, " B"]:

@@ -51,7 +51,7 @@ def annealing_figure(*runs: Rows, best: float | None = None) -> Figure:
 def phases_figure(phases: Rows) -> Figure:
     """How far each phase a → a + h came: the fraction absorbed, and the ESS of its weights.
 
-    A row has "phase", "tilt" (a), "step" (h), "absorbed" and "ess".
+    A row has "phase", "tilt" (a), "step" (h), "absorbed" and "ess"; an "absorbed_error" is drawn too.
     """
     require(bool(phases), "nothing to draw: no phase has finished yet")
     figure = Figure(figsize=(6.5, 3.1), dpi=150, layout="constrained")
@@ -62,7 +62,9 @@ def phases_figure(phases: Rows) -> Figure:
         ("absorbed", "absorbed share of the tilt", "o-", BLUE),
         ("ess", "effective sample size", "s--", VERMILION),
     ):
-        axes.plot(index, [row[key] for row in phases], style, color=colour, markersize=5, label=name)
+        errors = [row.get(f"{key}_error") or 0.0 for row in phases]
+        values = [np.nan if row[key] is None else row[key] for row in phases]
+        axes.errorbar(index, values, errors, fmt=style, color=colour, markersize=5, capsize=3, label=name)
     shown = phases[:: -(-len(phases) // MOST_TICKS)]
     axes.set_xticks(
         [row["phase"] for row in shown],
@@ -127,5 +129,5 @@ def _tidy(axes: Axes) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
 
 
-def _percent(value: float, _: float | None) -> str:
+def _percent(value: float, _: object) -> str:
     return f"{100 * value:.3g}%"

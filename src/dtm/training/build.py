@@ -76,12 +76,12 @@ def build_objective(config: RunConfig) -> CDTM:
     return CDTM(CONTROL_VARIATES[name], config.objective.guard)
 
 
-def build_interpolant(config: RunConfig) -> MaskCount:
+def build_interpolant(config: RunConfig, task: Task) -> MaskCount:
     """The interpolant, by default with the decoder's blocks."""
-    block = config.objective.block
-    if block == "decoding":
-        return MaskCount(config.decoding.block)
-    return MaskCount(None if block == "any-order" else block)
+    chosen = config.objective.block
+    block = config.decoding.block if isinstance(chosen, str) else chosen
+    end_id = None if config.objective.after_end else task.eos_id
+    return MaskCount(None if chosen == "any-order" else block, end_id)
 
 
 def build_scorer(config: RunConfig, task: Task, reward: Reward | None = None) -> Scorer:

@@ -33,18 +33,20 @@ class Checkpoint:
     state: Mapping[str, Any]
 
 
-def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, keep: int) -> Path:
+def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, keep: int, phase: int = 0) -> Path:
     """Write ``folder/step-N`` atomically, then drop all but the latest ``keep``.
 
-    A run has one state at each step, so a whole checkpoint of that step is left as it is.
+    The name tells the step and, after the first phase, the phase: a phase that closes is a new state of
+    the same step. Each name stands for one state, so a whole checkpoint of that name is left as it is.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    final = folder / f"step-{step:08d}"
+    name = f"step-{step:08d}" + (f"-phase-{phase:03d}" if phase else "")
+    final = folder / name
     if final.exists():
         if _damage(final) is None:
             return final
         shutil.rmtree(final)
-    partial = folder / f".partial-step-{step:08d}"
+    partial = folder / f".partial-{name}"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     for name, tensors in checkpoint.tensors.items():

@@ -80,6 +80,9 @@ class ObjectiveConfig:
     same, but prompts whose rewards are always high no longer drown the others."""
     block: int | Literal["decoding", "any-order"] = "decoding"
     """Block size of the masking interpolant; decoding: the same as the decoder's."""
+    after_end: bool = True
+    """Train also on the blocks after the one in which a completion ends. Their loss is nothing for a
+    model that knows how sequences end, so leaving them out saves work; only with blocks."""
     control_memory: float = 0.95
     """Share of the past that adaptive c keeps at each step."""
 

@@ -51,10 +51,11 @@ class Display:
             self._say(
                 f"phase {values['phase'] + 1}  a {values['tilt']:g} → {values['tilt'] + values['h']:g}  "
                 f"{values['steps']} steps ({values['reason']})  ESS {values['ess']:.2f}  "
-                f"absorbed {_share(values['absorbed'])} of {values['available']:.3f} nats"
+                f"absorbed {_share(values['absorbed'])} ± {_share(values['absorbed_error'])} "
+                f"of {values['available']:.3f} nats"
             )
         elif event.kind == "evaluation":
-            measures = "  ".join(f"{k} {v:.3f}" for k, v in values.items() if k != "tilt")
+            measures = "  ".join(f"{k} {v:.3f}" for k, v in values.items() if k not in ("tilt", "seconds"))
             self._say(f"a = {values['tilt']:<5g} held out:  {measures}")
         elif event.kind == "resumed":
             self._say(f"resumed at step {event.step}, phase {values['phase'] + 1}, a = {values['tilt']:g}")

@@ -13,7 +13,7 @@ def plan(config: RunConfig) -> dict[str, str]:
     task = build.build_task(config)
     decoder = build.build_decoder(config.decoding)
     build.build_objective(config)
-    build.build_interpolant(config)
+    build.build_interpolant(config, task)
     scorer = build.build_scorer(config, task)
     device = build.build_device(config)
     base = "none yet: `dtm pretrain` makes it"

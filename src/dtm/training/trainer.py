@@ -101,7 +101,8 @@ class Trainer:
         self.progress.seconds = time.perf_counter() - self._clock
         if self.checkpoints is not None and self.accelerator.is_main_process:
             checkpoint = pack(self.policy, self.optimizer, self.replay, self.progress)
-            save_checkpoint(self.checkpoints, self.progress.step, checkpoint, self.config.checkpoint.keep)
+            step, phase = self.progress.step, self.progress.phase
+            save_checkpoint(self.checkpoints, step, checkpoint, self.config.checkpoint.keep, phase)
 
     def resume(self, checkpoints: Path) -> None:
         """Continue from the newest whole checkpoint in the folder."""
@@ -327,5 +328,6 @@ class Trainer:
 
     def _emit(self, kind: Any, **values: Any) -> None:
         if self.accelerator.is_main_process:
+            seconds = round(time.perf_counter() - self._clock, 3)
             for callback in self.callbacks:
-                callback(Event(kind, self.progress.step, values))
+                callback(Event(kind, self.progress.step, {**values, "seconds": seconds}))

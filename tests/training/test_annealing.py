@@ -8,8 +8,15 @@ import pytest
 import torch
 
 from dtm import tilting
-from dtm.training.annealing import choose_step, has_plateaued, lr_factor, next_step
-from dtm.training.config import TiltConfig
+from dtm.training.annealing import (
+    begins_to_cool,
+    choose_step,
+    has_plateaued,
+    lr_factor,
+    next_step,
+    phase_is_over,
+)
+from dtm.training.config import OptimizerConfig, RunConfig, TiltConfig
 from dtm.training.progress import Progress
 
 
@@ -51,20 +58,42 @@ def test_an_automatic_step_is_capped_where_rewards_say_nothing():
     assert choose_step(config, 9.0, torch.full((20,), 0.5)) == 1.0
 
 
+def lasting(max_steps: int, warmup: float, decay: float) -> RunConfig:
+    return RunConfig(
+        tilt=TiltConfig(max_steps=max_steps, absorbed=0.9),
+        optimizer=OptimizerConfig(warmup=warmup, decay=decay),
+    )
+
+
 def test_the_learning_rate_rises_holds_and_falls():
     """Four steps up, hold, and from step 6 in five steps down to zero."""
-    factors = [lr_factor(step, 4, 6 if step >= 6 else None, 5) for step in range(12)]
+    config = lasting(20, warmup=0.2, decay=0.25)
+    factors = [lr_factor(config, step, 6 if step >= 6 else None) for step in range(12)]
     assert factors == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2, 0])
 
 
 def test_a_phase_that_ends_while_it_warms_up_falls_from_where_it_is():
-    assert lr_factor(1, 4, 1, 2) == pytest.approx(0.5)
-    assert lr_factor(2, 4, 1, 2) == pytest.approx(0.75 * 0.5)
+    config = lasting(20, warmup=0.2, decay=0.1)
+    assert lr_factor(config, 1, 1) == pytest.approx(0.5)
+    assert lr_factor(config, 2, 1) == pytest.approx(0.75 * 0.5)
 
 
 def test_without_warmup_or_cooling_the_rate_is_constant():
-    assert [lr_factor(step, 0, None, 0) for step in range(3)] == [1, 1, 1]
-    assert lr_factor(5, 0, 3, 0) == 1
+    config = lasting(20, warmup=0.0, decay=0.0)
+    assert [lr_factor(config, step, None) for step in range(3)] == [1, 1, 1]
+
+
+def test_a_phase_cools_once_enough_is_absorbed_or_the_limit_is_near():
+    config = lasting(20, warmup=0.0, decay=0.25)
+    assert begins_to_cool(config, 3, surely_absorbed=0.9)
+    assert not begins_to_cool(config, 14, surely_absorbed=0.89)
+    assert begins_to_cool(config, 15, surely_absorbed=-math.inf)
+
+
+def test_a_phase_is_over_when_it_has_cooled_or_spent_its_steps():
+    config = lasting(20, warmup=0.0, decay=0.25)
+    assert [phase_is_over(config, step, cooling_from=3) for step in (7, 8)] == [False, True]
+    assert [phase_is_over(config, step, cooling_from=None) for step in (19, 20)] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dtm import tilting
-from dtm.training.config import TiltConfig
+from dtm.training.config import RunConfig, TiltConfig
 
 
 def next_step(tilt: float, final: float, step: float) -> float:
@@ -28,16 +28,34 @@ def choose_step(config: TiltConfig, tilt: float, reward: Float[Tensor, " N"]) ->
     return next_step(tilt, config.final, step)
 
 
-def lr_factor(step: int, warmup: int, cooling_from: int | None, cooling: int) -> float:
+def cooling_steps(config: RunConfig) -> int:
+    """Steps over which the learning rate falls to zero at a phase's end."""
+    return round(config.optimizer.decay * config.tilt.max_steps)
+
+
+def begins_to_cool(config: RunConfig, phase_step: int, surely_absorbed: float) -> bool:
+    """Whether a phase starts to end: enough is absorbed, or the step limit leaves just the cooling."""
+    return surely_absorbed >= config.tilt.absorbed or phase_step >= config.tilt.max_steps - cooling_steps(
+        config
+    )
+
+
+def phase_is_over(config: RunConfig, phase_step: int, cooling_from: int | None) -> bool:
+    """Whether a phase has cooled down, or spent all its steps."""
+    cooled = cooling_from is not None and phase_step >= cooling_from + cooling_steps(config)
+    return cooled or phase_step >= config.tilt.max_steps
+
+
+def lr_factor(config: RunConfig, phase_step: int, cooling_from: int | None) -> float:
     """The learning rate as a fraction of its peak: rise, hold, and fall once the phase is ending.
 
-    Step 0 is the first. The fall over ``cooling`` steps starts at ``cooling_from``, which is known only
-    once enough is absorbed or the step limit is near.
+    Step 0 is the first. Ending a phase at full learning rate would hand its noise on to the next π_a.
     """
-    rise = min(1.0, (step + 1) / max(warmup, 1))
-    if cooling_from is None or cooling == 0:
+    warmup = round(config.optimizer.warmup * config.tilt.max_steps)
+    rise = min(1.0, (phase_step + 1) / max(warmup, 1))
+    if cooling_from is None:
         return rise
-    return rise * max(0.0, 1 - (step - cooling_from) / cooling)
+    return rise * max(0.0, 1 - (phase_step - cooling_from) / max(cooling_steps(config), 1))
 
 
 def has_plateaued(rewards: Sequence[float], patience: int | None) -> bool:

@@ -51,6 +51,10 @@ class Progress:
             return -math.inf
         return self.absorbed - self.absorbed_error
 
+    def place(self) -> dict[str, Any]:
+        """Where the run stands, as every row of a phase says it."""
+        return {"phase": self.phase, "tilt": self.tilt, "h": self.h}
+
     def to_json(self) -> dict[str, Any]:
         """All counters as plain values."""
         return asdict(self)

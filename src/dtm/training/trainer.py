@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from dtm import tilting
 from dtm.errors import DivergedError, RewardError, require
 from dtm.evaluation.evaluate import evaluate
 from dtm.interpolants import Interpolant
@@ -28,13 +26,14 @@ from dtm.models.policy import Policy
 from dtm.objectives import Objective
 from dtm.random import stream
 from dtm.records import Phase
-from dtm.training.annealing import choose_step, has_plateaued, lr_factor
+from dtm.training.annealing import begins_to_cool, choose_step, has_plateaued, lr_factor, phase_is_over
 from dtm.training.checkpoint import load_latest, save_checkpoint
 from dtm.training.config import RunConfig
 from dtm.training.events import Callback, Event
 from dtm.training.interrupts import Interrupted
 from dtm.training.meter import gained_on
 from dtm.training.progress import Progress
+from dtm.training.ranks import gather_all, global_log_z, mean_over_ranks, start_accelerator
 from dtm.training.replay import Replay
 from dtm.training.rollouts import Collected, Collector
 from dtm.training.state import pack, unpack
@@ -54,15 +53,7 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         checkpoints: Path | None = None,
     ) -> None:
-        from accelerate import Accelerator  # slow to import, and only training needs it
-        from accelerate.state import AcceleratorState
-
-        AcceleratorState._reset_state(
-            reset_partial_state=False
-        )  # an earlier run's precision must not bind this one
-        self.accelerator = Accelerator(
-            cpu=config.device == "cpu", mixed_precision="bf16" if config.precision == "bfloat16" else "no"
-        )
+        self.accelerator = start_accelerator(config.device, config.precision)
         self.device, self.rank = self.accelerator.device, self.accelerator.process_index
         self.config, self.collector, self.callbacks = config, collector, callbacks
         self.objective, self.interpolant, self.reward_range = objective, interpolant, reward_range
@@ -113,39 +104,29 @@ class Trainer:
             self.optimizer,
             self.device,
             self.config.objective.prompt_baseline,
-            self._log_z,
+            global_log_z,
         )
         self._emit("resumed", phase=self.progress.phase, tilt=self.progress.tilt)
 
     def _advance(self) -> None:
         """One optimiser step, with the opening, refreshing or closing around it."""
         progress, config = self.progress, self.config
-        if progress.h is None:
-            replay = self._open_phase()
-            if float(replay.rollouts.reward.max()) == float(replay.rollouts.reward.min()):
-                self._close_phase(replay, "all rewards of the buffer are equal: nothing to learn")
-                return
-        assert self.replay is not None
-        cooling = round(config.optimizer.decay * config.tilt.max_steps)
-        due = progress.phase_step > 0 and progress.phase_step % config.replay.refresh_every == 0
-        if due and not self._phase_is_over(cooling):
-            self._refresh(self.replay)
-        enough = progress.surely_absorbed >= config.tilt.absorbed
-        if progress.cooling_from is None and (
-            enough or progress.phase_step >= config.tilt.max_steps - cooling
-        ):
-            progress.cooling_from = progress.phase_step
-        if not self._phase_is_over(cooling):  # it is after a stop between the last step and the closing
-            self._step(self.replay, cooling)
-        if self._phase_is_over(cooling):
+        replay = self.replay or self._open_phase()
+        if progress.phase_step == 0 and len(torch.unique(gather_all(replay.rollouts.reward))) == 1:
+            self._close_phase(replay, "all rewards of the buffer are equal: nothing to learn")
+            return
+        # After a stop between a phase's last step and its closing, only the closing is left to do.
+        if not phase_is_over(config, progress.phase_step, progress.cooling_from):
+            if progress.phase_step > 0 and progress.phase_step % config.replay.refresh_every == 0:
+                self._refresh(replay)
+            if progress.cooling_from is None and begins_to_cool(
+                config, progress.phase_step, progress.surely_absorbed
+            ):
+                progress.cooling_from = progress.phase_step
+            self._step(replay)
+        if phase_is_over(config, progress.phase_step, progress.cooling_from):
             early = progress.phase_step < config.tilt.max_steps
-            self._close_phase(self.replay, "absorbed enough" if early else "step limit")
-
-    def _phase_is_over(self, cooling: int) -> bool:
-        progress = self.progress
-        if progress.phase_step >= self.config.tilt.max_steps:
-            return True
-        return progress.cooling_from is not None and progress.phase_step >= progress.cooling_from + cooling
+            self._close_phase(replay, "absorbed enough" if early else "step limit")
 
     # ── phases ───────────────────────────────────────────────────────────────────────────────────
 
@@ -153,8 +134,8 @@ class Trainer:
         """Rebuild the whole buffer from π_a and begin a tilt by h, with a fresh optimiser."""
         progress = self.progress
         rollouts = self._collect("rebuild", self.config.replay.prompts, first_group=0).rollouts
-        h = choose_step(self.config.tilt, progress.tilt, self.accelerator.gather(rollouts.reward))
-        self.replay = Replay(rollouts, h, self.config.objective.prompt_baseline, self._log_z)
+        h = choose_step(self.config.tilt, progress.tilt, gather_all(rollouts.reward))
+        self.replay = Replay(rollouts, h, self.config.objective.prompt_baseline, global_log_z)
         progress.h, progress.phase_step, progress.cooling_from = h, 0, None
         progress.absorbed = progress.absorbed_error = None
         progress.control_numerator = progress.control_denominator = 0.0
@@ -175,7 +156,8 @@ class Trainer:
             self._measure(replay, self._collect("closing", self._refresh_prompts, replay.next_group))
         self._emit(
             "phase",
-            **{"phase": progress.phase, "tilt": progress.tilt, "h": progress.h, "steps": progress.phase_step},
+            **progress.place(),
+            steps=progress.phase_step,
             ess=replay.ess,
             absorbed=progress.absorbed,
             absorbed_error=progress.absorbed_error,
@@ -201,7 +183,7 @@ class Trainer:
 
     # ── one step ─────────────────────────────────────────────────────────────────────────────────
 
-    def _step(self, replay: Replay, cooling: int) -> None:
+    def _step(self, replay: Replay) -> None:
         """One update on freshly masked rows of the buffer."""
         progress, config = self.progress, self.config.optimizer
         generator = stream(self.config.seed, "batch", progress.step, self.rank, self.device)
@@ -209,8 +191,7 @@ class Trainer:
         states = self.interpolant.states(rollouts, self.policy.student.mask_id, generator)
         states = replace(states, row_weight=states.row_weight * factor)
         phase = self._phase(replay)
-        warmup = round(config.warmup * self.config.tilt.max_steps)
-        lr = config.lr * lr_factor(progress.phase_step, warmup, progress.cooling_from, cooling)
+        lr = config.lr * lr_factor(self.config, progress.phase_step, progress.cooling_from)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         totals: dict[str, Tensor] = {}
@@ -232,24 +213,17 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.policy.track()
-        self._finish_step(replay, self._over_ranks(totals), norm, lr)
+        self._finish_step(replay, mean_over_ranks(self.accelerator, totals), norm, lr)
 
     def _finish_step(self, replay: Replay, totals: dict[str, float], norm: float, lr: float) -> None:
         """Count the step, remember what adaptive c learnt from it, and report."""
         progress, memory = self.progress, self.config.objective.control_memory
         for name in ("control_numerator", "control_denominator"):
             setattr(progress, name, memory * getattr(progress, name) + (1 - memory) * totals.pop(name, 0.0))
-        place = {
-            "phase": progress.phase,
-            "tilt": progress.tilt,
-            "h": progress.h,
-            "phase_step": progress.phase_step,
-        }
+        row = {**progress.place(), "phase_step": progress.phase_step, **totals, "absorbed": progress.absorbed}
         progress.step += 1
         progress.phase_step += 1
-        self._emit(
-            "step", **place, **totals, absorbed=progress.absorbed, ess=replay.ess, grad_norm=norm, lr=lr
-        )
+        self._emit("step", **row, ess=replay.ess, grad_norm=norm, lr=lr)
 
     def _phase(self, replay: Replay) -> Phase:
         progress = self.progress
@@ -301,11 +275,12 @@ class Trainer:
         log_weight = replay.log_weight(fresh.rollouts)
         with self.accelerator.autocast():
             gained, error = gained_on(self.policy, fresh.rollouts, log_weight, self.interpolant, noise)
-        means = self._over_ranks(
-            {"gained": torch.tensor(gained), "available": torch.tensor(replay.available)}
-        )
+        local = {"gained": gained, "error": error, "available": replay.available}
+        means = mean_over_ranks(self.accelerator, local)
         self.progress.absorbed = means["gained"] / means["available"]
-        self.progress.absorbed_error = error / self.accelerator.num_processes**0.5 / means["available"]
+        self.progress.absorbed_error = (
+            means["error"] / means["available"] / self.accelerator.num_processes**0.5
+        )
 
     def _evaluate(self) -> None:
         """Measure π_a on the held-out prompts."""
@@ -317,14 +292,6 @@ class Trainer:
         self.progress.evaluations.append(row)
         self._emit("evaluation", **row)
         self._emit("samples", prompts=result.prompts, completions=result.completions, rewards=result.rewards)
-
-    def _log_z(self, tilt: Float[Tensor, " N"]) -> float:
-        """log Z over the buffers of all ranks."""
-        return float(tilting.log_mean_exp(self.accelerator.gather(tilt)))
-
-    def _over_ranks(self, values: dict[str, Tensor]) -> dict[str, float]:
-        stacked = torch.stack([value.to(self.device) for value in values.values()])
-        return dict(zip(values, self.accelerator.reduce(stacked, "mean").tolist(), strict=True))
 
     def _emit(self, kind: Any, **values: Any) -> None:
         if self.accelerator.is_main_process:

@@ -1,6 +1,6 @@
 """The numbers behind results/maze-small.json: python benchmarks/maze_small.py --out runs/maze-small.
 
-Three seeds of the recipe, and the same with the control variates c = 1 (the paper's) and c = 0, all with
+Three seeds of the recipe, and the same with the control variates c = 1 and c = 0, all with
 equal compute. A run lies in OUT/CONTROL-SEED; one that has finished is not repeated and one that was
 stopped continues, so the work can be split over processes with --only and gathered by a last call.
 """

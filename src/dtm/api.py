@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,7 @@ class Run:
 
     def sample(self, prompts: int = 2, completions: int = 1, base: bool = False, seed: int = 0) -> list[str]:
         """Completions of held-out prompts, drawn for a person to look at."""
+        EvaluationConfig(prompts=prompts, completions=completions)  # refuses numbers below one
         config = self.config
         task, device = build.build_task(config), build.build_device(config)
         model = build.load_base(config, task) if base else self.model
@@ -92,7 +93,7 @@ class Run:
         if not path.exists():
             raise CheckpointError(
                 f"{self.path} has not finished: it has no {path.name}. "
-                f"Continue it with `dtm train {self.config.recipe} --resume --out {self.path}`."
+                f"Continue it with the command that started it, --resume and --out {self.path}."
             )
 
 
@@ -160,6 +161,7 @@ def pretrain(
         except Interrupted:
             return Run(folder)
     save_model(model, folder.model)
+    write_json(folder.model / "task.json", asdict(config.task))
     result = measure(config, model, None)
     write_json(folder.summary, {"held_out_bound": bound, **result.measures, "best": result.best})
     return Run(folder)

@@ -42,6 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DtmError as problem:
         print(f"dtm: {problem}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        sys.stderr.close()
+        return 0
+    except OSError as problem:
+        print(f"dtm: {problem}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("dtm: interrupted", file=sys.stderr)
         return 130
@@ -76,7 +82,7 @@ def _overview() -> str:
 def _train(arguments: list[str]) -> int:
     options, config = _parse_run("train", arguments)
     if options.dry_run:
-        return _dry_run(config)
+        return _dry_run(config, "train")
 
     from dtm import api
     from dtm.training.display import Display, summary_table
@@ -94,7 +100,7 @@ def _train(arguments: list[str]) -> int:
 def _pretrain(arguments: list[str]) -> int:
     options, config = _parse_run("pretrain", arguments)
     if options.dry_run:
-        return _dry_run(config)
+        return _dry_run(config, "pretrain")
 
     from dtm import api
     from dtm.training.display import PretrainDisplay
@@ -166,12 +172,13 @@ def _first_line(text: str | None) -> str:
     return (text or "").strip().splitlines()[0]
 
 
-def _dry_run(config: RunConfig) -> int:
-    from dtm.training.plan import plan
+def _dry_run(config: RunConfig, command: str) -> int:
+    from dtm.training.plan import pretraining_plan, training_plan
     from dtm.training.serialise import to_yaml
 
     print(to_yaml(config))
-    for name, value in plan(config).items():
+    plan = training_plan(config) if command == "train" else pretraining_plan(config)
+    for name, value in plan.items():
         print(f"{name + ':':<22} {value}")
     return 0
 
@@ -201,7 +208,11 @@ def _eval(arguments: list[str]) -> int:
 
     run = api.Run.open(options.run)
     config = run.config
-    asked = {name: getattr(options, name) for name in ("prompts", "completions") if getattr(options, name)}
+    asked = {
+        name: getattr(options, name)
+        for name in ("prompts", "completions")
+        if getattr(options, name) is not None
+    }
     setting = replace(config.evaluation, **asked)
     models = {"tuned": run.model}
     if options.base:

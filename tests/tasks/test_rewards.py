@@ -38,6 +38,15 @@ def test_numbers_of_any_kind_become_floats():
     assert score(lambda prompts, completions: (0.1, 0.2, 0.3, 0.4)) == [0.1, 0.2, 0.3, 0.4]
 
 
+def test_a_function_may_leave_the_prompts_to_its_keywords():
+    """TRL's common form, def reward(completions, **kwargs)."""
+
+    def reward(completions, **columns):
+        return [float(len(columns["prompts"]))] * len(completions)
+
+    assert set(score(reward)) == {4.0}
+
+
 def test_columns_arrive_by_name():
     def reward(prompts, completions, answer):
         return [float(p == a) for p, a in zip(prompts, answer, strict=True)]

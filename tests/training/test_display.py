@@ -32,6 +32,19 @@ def test_a_run_is_followed_step_by_step(terminal, tiny, make_trainer, monkeypatc
     assert "rollouts/s" in text
 
 
+def test_a_resumed_run_is_followed_before_it_has_drawn_any_rollouts(tiny, make_trainer, tmp_path):
+    first = make_trainer(tiny, checkpoints=tmp_path)
+    first._advance()
+    first.save()
+    console = Console(file=io.StringIO(), force_terminal=True, width=200)
+    with Display(tiny, console) as follower:
+        second = make_trainer(tiny, checkpoints=tmp_path, callbacks=[follower])
+        second.resume(tmp_path)
+        second._advance()
+    assert "resumed at step 1, phase 1, a = 0" in console.file.getvalue()
+    assert "reward –" in console.file.getvalue()
+
+
 def test_the_summary_shows_base_tuned_best_and_the_gap():
     summary = {
         "recipe": "maze-small", "seed": 1, "finished": "reached", "minutes": 2.5, "gap_closed": 0.42,

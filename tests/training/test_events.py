@@ -72,9 +72,9 @@ def test_numbers_that_json_cannot_hold_become_null(value, path):
 
 
 def test_samples_go_to_a_file_of_their_own(path, tmp_path):
-    event = Event("samples", 7, {"prompts": [[1, 2]], "completions": [[3]], "rewards": [0.5]})
+    event = Event("samples", 7, {"tilt": 2.5, "prompts": [[1, 2]], "completions": [[3]], "rewards": [0.5]})
     JsonLines(path)(event)
     assert not path.exists()
     SampleFiles(tmp_path / "samples")(event)
-    lines = (tmp_path / "samples" / "step-00000007.jsonl").read_text().splitlines()
+    lines = (tmp_path / "samples" / "step-00000007-tilt-0002.5000.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [{"prompt": [1, 2], "completion": [3], "reward": 0.5}]

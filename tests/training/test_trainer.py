@@ -218,6 +218,13 @@ def test_a_device_that_is_not_there_is_refused_before_training(device, tiny, tmp
         dtm.train(replace(tiny, device=device), out=tmp_path / "run")
 
 
+def test_a_base_of_another_maze_is_refused(tmp_path):
+    config = dtm.recipe("maze-small")
+    with pytest.raises(ConfigError, match="was trained with task.seed 0, not 1"):
+        dtm.train(replace(config, task=replace(config.task, seed=1)), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_two_runs_on_different_devices_fit_into_one_process(tiny, tmp_path):
     config = replace(changed(tiny, "tilt", final=1.0, max_steps=1), device="auto")
     assert dtm.train(config, out=tmp_path / "run").is_finished

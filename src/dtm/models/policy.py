@@ -42,7 +42,7 @@ class Policy:
 
     def promote(self) -> None:
         """End a phase: the student (or its average) becomes π_{a+h}, and all models start from it."""
-        weights = (self.average or self.student).state_dict()
+        weights = (self.student if self.average is None else self.average).state_dict()
         self.student.load_state_dict(weights)
         self.teacher.load_state_dict(weights)
         if self.average is not None:

@@ -10,13 +10,14 @@ from dtm.report.figures import annealing_figure, phases_figure
 from dtm.tasks.base import Task
 from dtm.training.config import RunConfig
 from dtm.training.events import read_events
-from dtm.training.folder import RunFolder, commit, write_json, write_text
+from dtm.training.folder import RunFolder, write_json, write_text
 from dtm.training.progress import Progress
 
 
 def write_report(folder: RunFolder, config: RunConfig, task: Task, progress: Progress) -> dict[str, Any]:
     """Figures, ``summary.json`` and the model card, from what the run has logged."""
-    summary = summarise(config, progress)
+    made_by = json.loads((folder.path / "environment.json").read_text(encoding="utf-8"))["commit"]
+    summary = summarise(config, progress, made_by)
     folder.figures.mkdir(exist_ok=True)
     measured = read_events(folder.metrics, "evaluation")
     figures = {
@@ -34,13 +35,13 @@ def write_report(folder: RunFolder, config: RunConfig, task: Task, progress: Pro
     return summary
 
 
-def summarise(config: RunConfig, progress: Progress) -> dict[str, Any]:
+def summarise(config: RunConfig, progress: Progress, commit: str | None = None) -> dict[str, Any]:
     """Base and tuned measures side by side, and the share of the possible gain that was reached."""
     base, tuned = progress.evaluations[0], progress.evaluations[-1]
     summary: dict[str, Any] = {
         "recipe": config.recipe,
         "seed": config.seed,
-        "commit": commit(),
+        "commit": commit,
         "finished": progress.finished,
         "tilt": progress.tilt,
         "steps": progress.step,

@@ -11,6 +11,7 @@ import importlib.util
 import math
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,8 @@ class Scorer:
         """A finite reward for each sample, or None where the sample is to be skipped."""
         try:
             return self._score(prompts, completions, columns)
-        except (_Failed, _Hung):
+        except (_Failed, _Hung) as problem:
+            warnings.warn(f"{problem}; looking for the sample among {len(completions)}", stacklevel=2)
             return self._one_by_one(prompts, completions, columns)
 
     def _score(
@@ -46,7 +48,7 @@ class Scorer:
     ) -> list[float | None]:
         """One call of the function, with its answer checked."""
         values = self._call(prompts, completions, columns)
-        if not hasattr(values, "__len__") or isinstance(values, str):
+        if isinstance(values, str) or getattr(values, "ndim", 1) != 1 or not hasattr(values, "__len__"):
             raise RewardError(
                 f"reward {self.name} must return a list of numbers, got {type(values).__name__}"
             )
@@ -82,7 +84,7 @@ class Scorer:
 
         def work() -> None:
             try:
-                outcome.append(self.function(prompts, completions, **columns))
+                outcome.append(self.function(prompts=prompts, completions=completions, **columns))
             except BaseException as problem:  # whatever the user's code raises is reported, SystemExit too
                 failure.append(problem)
 
@@ -161,11 +163,18 @@ def _import_module(name: str) -> Any:
 
 
 def _import_file(path: Path) -> Any:
+    """Run a file as a module of its own name; files beside it can be imported from it."""
     if not path.exists():
         raise FileNotFoundError(path)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = f"dtm_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.modules[name] = module  # dataclasses look their own module up there
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
     return module

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -100,10 +102,9 @@ def build_scorer(config: RunConfig, task: Task, reward: Reward | None = None) ->
 def reward_range(config: RunConfig, task: Task, own_reward: bool) -> float | None:
     """Width of the reward's range, where it is known: declared, or the task's."""
     low, high = config.reward.low, config.reward.high
-    if own_reward and low is None and high is None:
-        return None
-    low = task.reward_range[0] if low is None else low
-    high = task.reward_range[1] if high is None else high
+    require((low is None) == (high is None), "give reward.low and reward.high together, or neither")
+    if low is None or high is None:
+        return None if own_reward else task.reward_range[1] - task.reward_range[0]
     require(low < high, f"reward.low {low:g} must be below reward.high {high:g}")
     return high - low
 
@@ -137,7 +138,7 @@ def base_folder(config: RunConfig) -> Path:
     )
     assert base is not None
     packaged = Path(str(resources.files("dtm.recipes") / "bases"))
-    for folder in (Path(base), packaged / base):
+    for folder in (Path(base), Path(base) / "model", packaged / base):
         if (folder / "model.safetensors").is_file():
             return folder
     shipped = [path.name for path in packaged.glob("*")] if packaged.is_dir() else []
@@ -157,4 +158,13 @@ def load_base(config: RunConfig, task: Task) -> Transformer:
             f"the base in {folder} has {name} {found}, task {task.name} needs {wanted}: it was trained for "
             f"another task. Run `dtm pretrain {config.recipe}` and pass its folder with --model.base",
         )
+    trained_for = folder / "task.json"
+    if trained_for.is_file():
+        saved = json.loads(trained_for.read_text(encoding="utf-8"))
+        for name, wanted in asdict(config.task).items():
+            require(
+                name == "penalty" or saved.get(name, wanted) == wanted,
+                f"the base in {folder} was trained with task.{name} {saved.get(name)}, not {wanted}. "
+                f"Run `dtm pretrain {config.recipe}` with the same flag, then pass its --model.base",
+            )
     return model

@@ -6,6 +6,7 @@ every field is a YAML key. Importing this module imports no torch, so help and r
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -44,6 +45,11 @@ class ModelConfig:
     """Attention heads."""
     ffn: int = 256
     """Width of the gated feed-forward layers."""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "layers", "heads", "ffn"):
+            value = getattr(self, name)
+            require(value >= 1, f"model.{name} must be at least 1, got {value}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +92,10 @@ class ObjectiveConfig:
     control_memory: float = 0.95
     """Share of the past that adaptive c keeps at each step."""
 
+    def __post_init__(self) -> None:
+        memory = self.control_memory
+        require(0 <= memory < 1, f"objective.control-memory must lie in [0, 1), got {memory:g}")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TiltConfig:
@@ -108,7 +118,7 @@ class TiltConfig:
     """Stop when the mean reward has not risen for this many phases; none: go on until A."""
 
     def __post_init__(self) -> None:
-        require(self.final > 0, f"tilt.final must be positive, got {self.final:g}")
+        require(0 < self.final < math.inf, f"tilt.final must be positive and finite, got {self.final:g}")
         if self.step != "auto":
             require(
                 0 < self.step <= self.final,
@@ -153,6 +163,11 @@ class ReplayConfig:
             f"replay.refresh-fraction must lie in (0, 1], got {self.refresh_fraction:g}",
         )
 
+    @property
+    def refresh_prompts(self) -> int:
+        """Prompts that a refresh replaces."""
+        return max(1, round(self.refresh_fraction * self.prompts))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerConfig:
@@ -179,6 +194,10 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         require(self.lr > 0, f"optimizer.lr must be positive, got {self.lr:g}")
+        require(all(0 <= b < 1 for b in self.betas), f"optimizer.betas must lie in [0, 1), got {self.betas}")
+        require(
+            self.weight_decay >= 0, f"optimizer.weight-decay must not be negative, got {self.weight_decay:g}"
+        )
         require(self.clip_norm > 0, f"optimizer.clip-norm must be positive, got {self.clip_norm:g}")
         require(self.batch >= 1, f"optimizer.batch must be at least 1, got {self.batch}")
         require(
@@ -257,6 +276,10 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         require(self.steps >= 1, f"pretrain.steps must be at least 1, got {self.steps}")
+        require(self.lr > 0, f"pretrain.lr must be positive, got {self.lr:g}")
+        require(
+            self.weight_decay >= 0, f"pretrain.weight-decay must not be negative, got {self.weight_decay:g}"
+        )
         require(self.batch >= 1, f"pretrain.batch must be at least 1, got {self.batch}")
         require(self.held_out >= 1, f"pretrain.held-out must be at least 1, got {self.held_out}")
 

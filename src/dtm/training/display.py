@@ -24,7 +24,7 @@ class Display:
     def __init__(self, config: RunConfig, console: Console | None = None) -> None:
         self.config = config
         self.console = console or Console()
-        self.latest: dict[str, Any] = {}
+        self.latest: dict[str, Any] = {"reward": None, "per_second": None}
         self.begin = self.spoken = time.perf_counter()
         self.start: float | None = None
         self._live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
@@ -80,9 +80,9 @@ class Display:
         left = f"{_clock(spent * (1 - done) / (done - self.start))} left" if done > self.start else ""
         return (
             f"  phase {v['phase'] + 1}  a {v['tilt']:g} + h {v['h']:.3g}  step {step}  "
-            f"reward {v['reward']:.3f}  "
+            f"reward {_number(v['reward'], 3)}  "
             f"absorbed {_share(v['absorbed'])}  loss {v['loss']:.4f}  ESS {v['ess']:.2f}  "
-            f"{v['per_second']:.0f} rollouts/s  {left}"
+            f"{_number(v['per_second'], 0)} rollouts/s  {left}"
         )
 
     def _say(self, text: str) -> None:
@@ -91,6 +91,11 @@ class Display:
 
 def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.0%}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    """A number not yet known, as after a resume in mid-phase, is a dash."""
+    return "–" if value is None else f"{value:.{digits}f}"
 
 
 def _clock(seconds: float) -> str:

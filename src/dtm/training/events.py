@@ -41,7 +41,7 @@ class SampleFiles:
             self.folder.mkdir(exist_ok=True)
             rows = zip(*(event.values[name] for name in ("prompts", "completions", "rewards")), strict=True)
             lines = [json.dumps({"prompt": p, "completion": c, "reward": r}) for p, c, r in rows]
-            path = self.folder / f"step-{event.step:08d}.jsonl"
+            path = self.folder / f"step-{event.step:08d}-tilt-{event.values['tilt']:09.4f}.jsonl"
             path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

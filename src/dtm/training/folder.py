@@ -132,15 +132,19 @@ def environment() -> dict[str, Any]:
 
 def commit() -> str | None:
     """The commit of the source tree that runs, with a mark if it has been edited; None outside one."""
-    here = Path(__file__).parent
+    here = Path(__file__)
     try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            cwd=here, capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
+        _git(here.parent, "ls-files", "--error-unmatch", here.name)  # not a package inside another repository
+        return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*") or None
     except (OSError, subprocess.SubprocessError):
         return None
-    return described.stdout.strip() or None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    result = subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True
+    )
+    return result.stdout.strip()
 
 
 def processor() -> str:

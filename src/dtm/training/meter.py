@@ -28,7 +28,8 @@ def gained_on(
 
     Rows of the training buffer flatter the student, which has seen them; fresh ones do not. The mean
     does not depend on the control variate c̄, so the c̄ with the least variance is used: the slope of
-    the plain estimate (c̄ = 0) on what c̄ multiplies.
+    the plain estimate (c̄ = 0) on what c̄ multiplies. The error is that of the gain alone; what is
+    available has one of its own.
     """
     rows = torch.arange(len(rollouts), device=rollouts.tokens.device).repeat(masks)
     parts: list[Tensor] = []
@@ -49,4 +50,9 @@ def gained_on(
     spread = multiplied - multiplied.mean()
     slope = (spread * plain).sum() / spread.square().sum().clamp(min=1e-12)
     estimate = plain - slope * multiplied
-    return float(estimate.mean()), float(estimate.std() / len(estimate) ** 0.5)
+    # Completions of one prompt are not independent: the error is that of the sums over prompts.
+    _, member = torch.unique(rollouts.group, return_inverse=True)
+    residual = estimate - estimate.mean()
+    by_prompt = torch.zeros(int(member.max()) + 1, dtype=residual.dtype, device=residual.device)
+    error = by_prompt.index_add(0, member, residual).square().sum().sqrt() / len(estimate)
+    return float(estimate.mean()), float(error)

@@ -8,7 +8,7 @@ from dtm.training import build
 from dtm.training.config import RunConfig
 
 
-def plan(config: RunConfig) -> dict[str, str]:
+def training_plan(config: RunConfig) -> dict[str, str]:
     """Builds every part of the run, so that whatever is wrong with the configuration is said here."""
     task = build.build_task(config)
     decoder = build.build_decoder(config.decoding)
@@ -32,4 +32,16 @@ def plan(config: RunConfig) -> dict[str, str]:
         "rollouts per phase": f"{replay.prompts} prompts × {replay.completions} completions, "
         f"{replay.refresh_fraction:.0%} renewed every {replay.refresh_every} steps",
         "decoding": f"{config.decoding.order} order; {exact}",
+    }
+
+
+def pretraining_plan(config: RunConfig) -> dict[str, str]:
+    """The same for `dtm pretrain`."""
+    task, settings = build.build_task(config), config.pretrain
+    model = build.new_model(config.model, task, config.seed)
+    return {
+        "task": f"{task.name}, completions of {task.completion_length} tokens",
+        "model": f"{sum(p.numel() for p in model.parameters()):,} parameters, from scratch",
+        "device": f"{build.build_device(config)}, {config.precision}",
+        "training": f"{settings.steps} steps of {settings.batch} sequences, learning rate {settings.lr:g}",
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from dtm.errors import DivergedError, require
 from dtm.interpolants import MaskCount
 from dtm.models.transformer import Transformer
 from dtm.objectives import mdm_loss
@@ -78,7 +79,12 @@ class Pretrainer:
         with self._autocast():
             loss = mdm_loss(self.model, states)
         torch.autograd.backward(loss / states.length)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0))
+        require(
+            math.isfinite(norm),
+            f"the gradient at step {self.step} is not finite; start again with a smaller --pretrain.lr",
+            DivergedError,
+        )
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1

@@ -10,19 +10,27 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dtm import tilting
+from dtm.errors import require
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
-def start_accelerator(device: str, precision: str) -> Accelerator:
-    """Accelerate's view of the processes, for this run's device and precision."""
+def start_accelerator(device: torch.device, precision: str) -> Accelerator:
+    """Accelerate for one run on one device; several processes are refused before anything starts."""
     from accelerate import Accelerator  # slow to import, and only training needs it
     from accelerate.state import AcceleratorState
 
-    # An earlier run in this process may have had another precision, which must not bind this one.
-    AcceleratorState._reset_state(reset_partial_state=False)
-    return Accelerator(cpu=device == "cpu", mixed_precision="bf16" if precision == "bfloat16" else "no")
+    # An earlier run in this process may have had another device or precision, which must not bind this one.
+    AcceleratorState._reset_state(reset_partial_state=True)
+    precisions = {"float32": "no", "bfloat16": "bf16"}
+    accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision=precisions[precision])
+    require(
+        accelerator.num_processes == 1,
+        f"{accelerator.num_processes} processes were launched; this release trains with one. "
+        "Start it without accelerate launch or torchrun.",
+    )
+    return accelerator
 
 
 def gather_all(values: Float[Tensor, " N"]) -> Float[Tensor, " M"]:

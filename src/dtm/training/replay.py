@@ -21,6 +21,12 @@ def local_log_z(tilt: Float[Tensor, " N"]) -> float:
     return float(tilting.log_mean_exp(tilt))
 
 
+def prompt_offset(rollouts: Rollouts, baseline: bool) -> Float[Tensor, " N"]:
+    """What is taken off each reward: the mean of the prompt's other completions, or nothing."""
+    reward = rollouts.reward
+    return tilting.peer_mean(reward, rollouts.group) if baseline else torch.zeros_like(reward)
+
+
 class Replay:
     """Rollouts of the current π_a, oldest groups first, and their weights for a tilt by h."""
 
@@ -36,7 +42,7 @@ class Replay:
     def _hold(self, rollouts: Rollouts) -> None:
         reward, group = rollouts.reward, rollouts.group
         self.rollouts = rollouts
-        offset = tilting.peer_mean(reward, group) if self.baseline else torch.zeros_like(reward)
+        offset = prompt_offset(rollouts, self.baseline)
         self.weights = tilting.weigh(
             reward, group, self.h, offset, self.log_z(self.h * (reward - offset).double())
         )
@@ -45,8 +51,7 @@ class Replay:
 
     def log_weight(self, fresh: Rollouts) -> Float[Tensor, " M"]:
         """log w̄ of rollouts that are not in the buffer, on its normalisation."""
-        offset = tilting.peer_mean(fresh.reward, fresh.group) if self.baseline else 0.0
-        return self.h * (fresh.reward - offset) - self.weights.log_z
+        return self.h * (fresh.reward - prompt_offset(fresh, self.baseline)) - self.weights.log_z
 
     @property
     def next_group(self) -> int:

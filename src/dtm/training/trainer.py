@@ -27,6 +27,7 @@ from dtm.objectives import Objective
 from dtm.random import stream
 from dtm.records import Phase
 from dtm.training.annealing import begins_to_cool, choose_step, has_plateaued, lr_factor, phase_is_over
+from dtm.training.build import build_device
 from dtm.training.checkpoint import load_latest, save_checkpoint
 from dtm.training.config import RunConfig
 from dtm.training.events import Callback, Event
@@ -34,7 +35,7 @@ from dtm.training.interrupts import Interrupted
 from dtm.training.meter import gained_on
 from dtm.training.progress import Progress
 from dtm.training.ranks import gather_all, global_log_z, mean_over_ranks, start_accelerator
-from dtm.training.replay import Replay
+from dtm.training.replay import Replay, prompt_offset
 from dtm.training.rollouts import Collected, Collector
 from dtm.training.state import pack, unpack
 
@@ -53,7 +54,7 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         checkpoints: Path | None = None,
     ) -> None:
-        self.accelerator = start_accelerator(config.device, config.precision)
+        self.accelerator = start_accelerator(build_device(config), config.precision)
         self.device, self.rank = self.accelerator.device, self.accelerator.process_index
         self.config, self.collector, self.callbacks = config, collector, callbacks
         self.objective, self.interpolant, self.reward_range = objective, interpolant, reward_range
@@ -73,7 +74,11 @@ class Trainer:
     # ── the loop ─────────────────────────────────────────────────────────────────────────────────
 
     def run(self) -> Progress:
-        """Anneal until A or a plateau. Whatever stops it earlier, the state of the last step is saved."""
+        """Anneal until A or a plateau.
+
+        A signal, a failing reward or a gradient that is not finite stops it earlier, and what the last
+        step has reached is saved.
+        """
         self._clock = time.perf_counter() - self.progress.seconds
         try:
             while not (self.progress.h is None and self._is_finished()):
@@ -84,6 +89,7 @@ class Trainer:
         except (Interrupted, RewardError, DivergedError):
             self.save()
             raise
+        self.progress.seconds = time.perf_counter() - self._clock
         self._emit("stopped", reason=self.progress.finished, tilt=self.progress.tilt)
         return self.progress
 
@@ -111,7 +117,7 @@ class Trainer:
     def _advance(self) -> None:
         """One optimiser step, with the opening, refreshing or closing around it."""
         progress, config = self.progress, self.config
-        replay = self.replay or self._open_phase()
+        replay = self._open_phase() if self.replay is None else self.replay
         if progress.phase_step == 0 and len(torch.unique(gather_all(replay.rollouts.reward))) == 1:
             self._close_phase(replay, "all rewards of the buffer are equal: nothing to learn")
             return
@@ -134,8 +140,10 @@ class Trainer:
         """Rebuild the whole buffer from π_a and begin a tilt by h, with a fresh optimiser."""
         progress = self.progress
         rollouts = self._collect("rebuild", self.config.replay.prompts, first_group=0).rollouts
-        h = choose_step(self.config.tilt, progress.tilt, gather_all(rollouts.reward))
-        self.replay = Replay(rollouts, h, self.config.objective.prompt_baseline, global_log_z)
+        baseline = self.config.objective.prompt_baseline
+        above = gather_all(rollouts.reward - prompt_offset(rollouts, baseline))
+        h = choose_step(self.config.tilt, progress.tilt, above)
+        self.replay = Replay(rollouts, h, baseline, global_log_z)
         progress.h, progress.phase_step, progress.cooling_from = h, 0, None
         progress.absorbed = progress.absorbed_error = None
         progress.control_numerator = progress.control_denominator = 0.0
@@ -144,7 +152,7 @@ class Trainer:
 
     def _refresh(self, replay: Replay) -> None:
         """Replace the oldest prompts of the buffer, after measuring progress on the fresh rollouts."""
-        fresh = self._collect("refresh", self._refresh_prompts, replay.next_group)
+        fresh = self._collect("refresh", self.config.replay.refresh_prompts, replay.next_group)
         self._measure(replay, fresh)
         replay.refresh(fresh.rollouts)
 
@@ -153,7 +161,9 @@ class Trainer:
         progress = self.progress
         assert progress.h is not None
         if progress.phase_step > 0:
-            self._measure(replay, self._collect("closing", self._refresh_prompts, replay.next_group))
+            self._measure(
+                replay, self._collect("closing", self.config.replay.refresh_prompts, replay.next_group)
+            )
         self._emit(
             "phase",
             **progress.place(),
@@ -194,6 +204,7 @@ class Trainer:
         lr = config.lr * lr_factor(self.config, progress.phase_step, progress.cooling_from)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
+        self.policy.student.train()
         totals: dict[str, Tensor] = {}
         size = config.micro_batch or config.batch
         for start in range(0, config.batch, size):
@@ -212,6 +223,7 @@ class Trainer:
         )
         self.optimizer.step()
         self.optimizer.zero_grad()
+        self.policy.student.eval()
         self.policy.track()
         self._finish_step(replay, mean_over_ranks(self.accelerator, totals), norm, lr)
 
@@ -234,10 +246,6 @@ class Trainer:
 
     # ── rollouts, meters, ranks ──────────────────────────────────────────────────────────────────
 
-    @property
-    def _refresh_prompts(self) -> int:
-        return max(1, round(self.config.replay.refresh_fraction * self.config.replay.prompts))
-
     def _collect(self, purpose: str, prompts: int, first_group: int) -> Collected:
         """Rewarded rollouts of π_a for random training prompts."""
         progress, config = self.progress, self.config
@@ -256,15 +264,8 @@ class Trainer:
                 first_group,
             )
         speed = (len(collected.rollouts) + collected.skipped) / (time.perf_counter() - begin)
-        reward = float(collected.rollouts.reward.mean())
-        self._emit(
-            "rollouts",
-            tilt=progress.tilt,
-            purpose=purpose,
-            reward=reward,
-            skipped=collected.skipped,
-            per_second=speed,
-        )
+        row = {"tilt": progress.tilt, "purpose": purpose, "skipped": collected.skipped, "per_second": speed}
+        self._emit("rollouts", **row, reward=float(collected.rollouts.reward.mean()))
         return collected
 
     def _measure(self, replay: Replay, fresh: Collected) -> None:
@@ -291,7 +292,8 @@ class Trainer:
             row["best"] = result.best
         self.progress.evaluations.append(row)
         self._emit("evaluation", **row)
-        self._emit("samples", prompts=result.prompts, completions=result.completions, rewards=result.rewards)
+        drawn = {"prompts": result.prompts, "completions": result.completions, "rewards": result.rewards}
+        self._emit("samples", tilt=self.progress.tilt, **drawn)
 
     def _emit(self, kind: Any, **values: Any) -> None:
         if self.accelerator.is_main_process:

@@ -1,7 +1,7 @@
 """The native bidirectional transformer: pre-norm, rotary positions, gated feed-forward.
 
-One implementation serves half a million parameters on a laptop and eight billion on a GPU; LLaDA
-and Dream are configurations of it (grouped-query heads, projection biases, tied weights).
+One implementation from half a million parameters on a laptop up to the shapes of LLaDA and Dream, which
+need grouped-query heads, projection biases and tied weights.
 
 Letters: B batch, L length, H heads, K key-value heads, E head width, D model width.
 """

@@ -220,7 +220,7 @@ def test_a_device_that_is_not_there_is_refused_before_training(device, tiny, tmp
 
 def test_a_base_of_another_maze_is_refused(tmp_path):
     config = dtm.recipe("maze-small")
-    with pytest.raises(ConfigError, match="was trained with task.seed 0, not 1"):
+    with pytest.raises(ConfigError, match=r"was trained with task\.seed 0, not 1"):
         dtm.train(replace(config, task=replace(config.task, seed=1)), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -93,7 +93,7 @@ class Run:
         if not path.exists():
             raise CheckpointError(
                 f"{self.path} has not finished: it has no {path.name}. "
-                f"Continue it with the command that started it, --resume and --out {self.path}."
+                f"Continue it with the command that started it and --resume --out {self.path}."
             )
 
 

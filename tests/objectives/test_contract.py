@@ -121,7 +121,7 @@ def test_at_the_teacher_the_gradient_is_the_advantage_times_the_residual(name, m
     pi = policy.student.logits.detach()[..., :VOCAB].softmax(-1)
     residual = pi - nn.functional.one_hot(states.clean, VOCAB)
     scale = states.row_weight * (weights.log_weight.exp() - control) / (ROWS * WIDTH)
-    expected = scale[:, None, None] * residual * states.eligible[..., None]
+    expected = (scale[:, None, None] * residual * states.eligible[..., None]).float()
     torch.testing.assert_close(policy.student.logits.grad[..., :VOCAB], expected, atol=1e-6, rtol=1e-4)
 
 

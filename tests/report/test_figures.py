@@ -82,12 +82,20 @@ def phases(count):
 def test_phases_are_drawn_with_both_measures_and_named_by_their_tilts():
     rows = phases(3)
     (axes,) = phases_figure(rows).axes
-    absorbed, ess = (line for line in axes.lines if len(line.get_xdata()) == 3)
+    absorbed, ess = (container.lines[0] for container in axes.containers)
     assert drawn(absorbed) == ([0, 1, 2], [row["absorbed"] for row in rows])
     assert drawn(ess) == ([0, 1, 2], [row["ess"] for row in rows])
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0→2.5", "2.5→5", "5→7.5"]
     low, high = axes.get_ylim()
     assert low <= 0 < 1 < high
+
+
+def test_the_standard_error_of_the_absorbed_share_is_drawn():
+    rows = [row | {"absorbed_error": 0.1} for row in phases(2)]
+    (axes,) = phases_figure(rows).axes
+    (bars,) = axes.containers[0].lines[2]
+    ends = [segment[:, 1].tolist() for segment in bars.get_segments()]
+    assert ends == [pytest.approx([row["absorbed"] - 0.1, row["absorbed"] + 0.1]) for row in rows]
 
 
 def test_many_phases_keep_few_labels_in_their_places():

@@ -228,9 +228,3 @@ def test_a_base_of_another_maze_is_refused(tmp_path):
 def test_two_runs_on_different_devices_fit_into_one_process(tiny, tmp_path):
     config = replace(changed(tiny, "tilt", final=1.0, max_steps=1), device="auto")
     assert dtm.train(config, out=tmp_path / "run").is_finished
-
-
-def test_trainers_of_different_precision_fit_into_one_process(tiny, make_trainer):
-    for precision in ("float32", "bfloat16", "float32"):
-        trainer = make_trainer(replace(tiny, precision=precision))
-        assert (trainer.accelerator.mixed_precision == "bf16") == (precision == "bfloat16")

@@ -33,12 +33,11 @@ def evaluate(
     collector: Collector,
     config: EvaluationConfig,
     device: torch.device,
-    tilt: float = 0.0,
 ) -> Evaluation:
     """Decode the test prompts and measure the completions."""
     prompts = collector.task.prompts("test", config.prompts, stream(EVALUATION_SEED, "test-prompts"))
     generator = stream(EVALUATION_SEED, "evaluation", device=device)
-    collected = collector.collect(denoiser, prompts.to(device), config.completions, tilt, generator)
+    collected = collector.collect(denoiser, prompts.to(device), config.completions, 0.0, generator)
     rollouts = collected.rollouts
     # The best possible is known for the task's own reward alone.
     own = collector.scorer.function == collector.task.reward

@@ -25,11 +25,11 @@ def save_model(model: Transformer, folder: Path, dtype: torch.dtype | None = Non
     (folder / "config.json").write_text(json.dumps(asdict(model.config), indent=2) + "\n", encoding="utf-8")
 
 
-def load_model(folder: Path, device: torch.device | str = "cpu") -> Transformer:
+def load_model(folder: Path) -> Transformer:
     """Read a model back in float32; a missing or unexpected tensor is an error that names it."""
     try:
         shape = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        weights = load_file(folder / "model.safetensors", device=str(device))
+        weights = load_file(folder / "model.safetensors")
     except (FileNotFoundError, json.JSONDecodeError, SafetensorError) as problem:
         raise CheckpointError(f"no usable model in {folder}: {problem}") from None
     known = {f.name for f in fields(TransformerConfig)}
@@ -39,7 +39,7 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> Transformer:
             f"{folder}/config.json: unknown field {key!r}. {nearest(key, known)}",
             CheckpointError,
         )
-    model = Transformer(TransformerConfig(**shape)).to(device)
+    model = Transformer(TransformerConfig(**shape))
     expected = model.state_dict()
     for name in expected.keys() ^ weights.keys():
         kind = "misses" if name in expected else "has an unexpected"

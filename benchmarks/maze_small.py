@@ -32,7 +32,7 @@ SEEDS = (0, 1, 2)
 CONTROLS = {"adaptive": True, "one": False, "zero": False}
 """Control variates and whether the ratio guard is on; the first is the recipe's default."""
 MEASURES = ("gap_closed", "valid_base", "valid_tuned", "coverage_ratio")
-EVERY_TEST_PROMPT = EvaluationConfig(prompts=235, completions=16)
+EVERY_TEST_PROMPT = EvaluationConfig(split="test", prompts=235, completions=16)
 """More than a run's own evaluation: each held-out pair of rooms once."""
 
 Measures = dict[str, float]
@@ -176,7 +176,7 @@ def main() -> None:
             parser.error(f"--only: no run {name}; choose from {', '.join(names)}")
     if options.threads:
         torch.set_num_threads(options.threads)
-    setting = EvaluationConfig(prompts=8, completions=4) if options.smoke else EVERY_TEST_PROMPT
+    setting = EvaluationConfig(split="test", prompts=8, completions=4) if options.smoke else EVERY_TEST_PROMPT
     for name in options.only or names:
         print(f"{name}: {torch.get_num_threads()} threads, into {options.out / name}", flush=True)
         measure(train(recipe(*names[name], options.smoke), options.out / name), setting)

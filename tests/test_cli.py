@@ -177,8 +177,8 @@ def test_a_finished_run_is_measured(finished, call, tmp_path):
     assert code == 0
     assert "best possible" in text
     written = json.loads((tmp_path / "out.json").read_text())
-    assert (written["prompts"], written["completions"]) == (3, 2)
-    expected = finished.evaluate(replace(finished.config.evaluation, prompts=3, completions=2))
+    assert (written["split"], written["prompts"], written["completions"]) == ("test", 3, 2)
+    expected = finished.evaluate(replace(finished.config.evaluation, split="test", prompts=3, completions=2))
     assert written["tuned"] == {**expected.measures, "best": expected.best}
     assert written["base"].keys() == written["tuned"].keys()
     assert f"{expected.measures['reward']:.3f}" in text

@@ -189,7 +189,13 @@ def _dry_run(config: RunConfig, command: str) -> int:
 def _eval(arguments: list[str]) -> int:
     parser = _parser("eval", "Decode held-out prompts with a run's model and measure the completions.")
     parser.add_argument("run", metavar="RUN", type=Path, help="a run's folder")
-    parser.add_argument("--prompts", type=int, metavar="N", help="test prompts (default: the run's)")
+    parser.add_argument(
+        "--split",
+        choices=["validation", "test"],
+        default="test",
+        help="which held-out prompts (default: test, which no run has looked at)",
+    )
+    parser.add_argument("--prompts", type=int, metavar="N", help="prompts (default: as many as the run's)")
     parser.add_argument(
         "--completions", type=int, metavar="K", help="completions of each (default: the run's)"
     )
@@ -197,7 +203,7 @@ def _eval(arguments: list[str]) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the measures to a file")
     options = parser.parse_args(arguments)
 
-    from dataclasses import replace
+    from dataclasses import asdict, replace
 
     from rich.console import Console
 
@@ -210,7 +216,7 @@ def _eval(arguments: list[str]) -> int:
     config = run.config
     asked = {
         name: getattr(options, name)
-        for name in ("prompts", "completions")
+        for name in ("split", "prompts", "completions")
         if getattr(options, name) is not None
     }
     setting = replace(config.evaluation, **asked)
@@ -223,7 +229,7 @@ def _eval(arguments: list[str]) -> int:
         rows = {name: {**result.measures, "best": result.best} for name, result in results.items()}
         write_json(
             options.json,
-            {"run": str(run.path), "prompts": setting.prompts, "completions": setting.completions, **rows},
+            {"run": str(run.path), **asdict(setting), **rows},
         )
     return 0
 

@@ -25,7 +25,7 @@ def open_task() -> MazeTask:
 # ── pretraining paths ─────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
 @pytest.mark.parametrize("length", [3, 8, 24])
 def test_examples_are_valid_simple_paths_laid_out_as_in_the_paper(split, length):
     task = MazeTask(size=9, completion_length=length)
@@ -88,13 +88,13 @@ def test_the_task_meets_the_protocol(task):
     assert sorted([checked.eos_id, task.sep_id, checked.mask_id]) == [81, 82, 83]
 
 
-def test_train_and_test_pairs_are_disjoint_and_together_complete(task):
-    everything = 16 * 15
-    train = set(task.prompts("train", 216, stream(0, "test")).views)
-    test = set(task.prompts("test", 24, stream(0, "test")).views)
-    assert (len(train), len(test), len(train | test)) == (216, 24, everything)
+def test_the_splits_are_disjoint_and_together_complete(task):
+    sizes = {"train": 192, "validation": 24, "test": 24}
+    pairs = {split: set(task.prompts(split, size, stream(0, "test")).views) for split, size in sizes.items()}
+    assert {split: len(found) for split, found in pairs.items()} == sizes
+    assert len(set().union(*pairs.values())) == 16 * 15
     again = MazeTask(size=9, completion_length=24)
-    assert set(again.prompts("test", 24, stream(9, "test")).views) == test
+    assert set(again.prompts("test", 24, stream(9, "test")).views) == pairs["test"]
 
 
 def test_prompt_tokens_and_views_name_the_same_rooms(task):
@@ -108,7 +108,7 @@ def test_prompt_tokens_and_views_name_the_same_rooms(task):
 
 def test_pairs_too_far_apart_for_the_completion_are_never_asked():
     task = MazeTask(size=9, completion_length=5)
-    for split in ("train", "test"):
+    for split in ("train", "validation", "test"):
         cells = task.prompts(split, 60, stream(0, "test")).tokens[:, :2].contiguous()
         start, goal = torch.searchsorted(task.maze.rooms, cells).T
         assert int(task.maze.hops[start, goal].max()) == 2  # two doors: five cells
@@ -201,7 +201,7 @@ def test_show_draws_the_maze_the_path_and_the_verdict(open_task):
         ({"door_fraction": 1.5}, r"one in \[0, 1\] instead of 1.5"),
         ({"completion_length": 2}, "completion_length 2 reaches no goal"),
         ({"penalty": 0.5}, "penalty must not exceed 0"),
-        ({"test_fraction": 0.0}, "test_fraction must lie strictly between 0 and 1"),
+        ({"held_out": 0.5}, "must lie strictly between 0 and 0.5"),
     ],
 )
 def test_bad_arguments_are_refused_with_a_remedy(arguments, message):

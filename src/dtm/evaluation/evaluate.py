@@ -13,7 +13,7 @@ from dtm.training.config import EvaluationConfig
 from dtm.training.rollouts import Collector
 
 EVALUATION_SEED = 20_260
-"""Test prompts and decoding noise come from this seed, whatever the run's own: runs stay comparable."""
+"""Held-out prompts and decoding noise come from this seed, whatever the run's own: runs stay comparable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ def evaluate(
     config: EvaluationConfig,
     device: torch.device,
 ) -> Evaluation:
-    """Decode the test prompts and measure the completions."""
-    prompts = collector.task.prompts("test", config.prompts, stream(EVALUATION_SEED, "test-prompts"))
+    """Decode the held-out prompts and measure the completions."""
+    prompts = collector.task.prompts(config.split, config.prompts, stream(EVALUATION_SEED, "test-prompts"))
     generator = stream(EVALUATION_SEED, "evaluation", device=device)
     collected = collector.collect(denoiser, prompts.to(device), config.completions, 0.0, generator)
     rollouts = collected.rollouts

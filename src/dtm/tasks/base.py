@@ -43,7 +43,7 @@ class Task(Protocol):
     """The lowest and the highest reward that can occur; its width bounds π_{a+h}/π_a (ratio guard)."""
 
     def prompts(self, split: str, count: int, generator: torch.Generator) -> Prompts:
-        """``count`` prompts of the split "train" or "test"."""
+        """``count`` prompts of the split "train", "validation" or "test"."""
         ...
 
     def examples(self, split: str, count: int, generator: torch.Generator) -> Sequences:

@@ -235,8 +235,10 @@ class RewardConfig:
 class EvaluationConfig:
     """Measuring on held-out prompts, at the start and after each phase."""
 
+    split: Literal["validation", "test"] = "validation"
+    """Which prompts: choose settings by validation, and ask test once, at the end."""
     prompts: int = 64
-    """Test prompts, the same at every evaluation."""
+    """Held-out prompts, the same at every evaluation."""
     completions: int = 8
     """Completions of each; diversity is measured within them."""
 

@@ -48,7 +48,7 @@ class Pretrainer:
         )
         self.interpolant = MaskCount()
         self.step = 0
-        self._held_out = _to(task.examples("test", settings.held_out, stream(0, "held-out")), device)
+        self._held_out = _to(task.examples("validation", settings.held_out, stream(0, "held-out")), device)
 
     def run(self) -> float:
         """Train to the end and return the held-out bound, in nats per sequence."""

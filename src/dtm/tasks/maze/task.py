@@ -32,11 +32,11 @@ Pair = tuple[Cell, Cell]
 Path = Sequence[Cell | None]
 """None stands for a token that is not a cell."""
 
-SPLITS = ("train", "test")
+SPLITS = ("train", "validation", "test")
 
 
 class MazeTask:
-    """One fixed maze; prompts are pairs of distinct rooms, some of them held out as "test"."""
+    """One fixed maze; prompts are pairs of distinct rooms, some of them held out."""
 
     def __init__(
         self,
@@ -45,16 +45,17 @@ class MazeTask:
         maze_seed: int = 0,
         completion_length: int | None = None,
         penalty: float = -0.4,
-        test_fraction: float = 0.1,
+        held_out: float = 0.1,
     ) -> None:
         require(penalty <= 0, f"penalty must not exceed 0, the least reward of a valid path; got {penalty:g}")
         require(
-            0 < test_fraction < 1,
-            f"test_fraction must lie strictly between 0 and 1, or a split is empty; got {test_fraction:g}",
+            0 < held_out < 0.5,
+            f"held_out, the share of the validation and of the test pairs, must lie strictly between 0 and "
+            f"0.5, or a split is empty; got {held_out:g}",
         )
         self.name = f"maze-{size}"
         self.maze = Maze.generate(size, door_fraction, maze_seed)
-        self.penalty, self.seed, self.test_fraction = penalty, maze_seed, test_fraction
+        self.penalty, self.seed, self.held_out = penalty, maze_seed, held_out
         self.pad_id, self.sep_id, self.mask_id = range(size * size, size * size + 3)
         self.eos_id, self.vocab_size = self.pad_id, size * size + 3
         self.completion_length = self._ample_length() if completion_length is None else completion_length
@@ -83,8 +84,8 @@ class MazeTask:
         return Prompts(tokens, torch.ones_like(tokens, dtype=torch.bool), views)
 
     def examples(self, split: str, count: int, generator: torch.Generator) -> Sequences:
-        """Diverse random paths between any two rooms; the splits draw on independent banks of paths."""
-        bank = self._train_paths if _known(split) == "train" else self._test_paths
+        """Diverse random paths between any two rooms, from a bank of their own where they are held out."""
+        bank = self._train_paths if _known(split) == "train" else self._held_out_paths
         paths = bank.sample(count, self.completion_length, self.pad_id, generator)
         last = (paths != self.pad_id).sum(1, keepdim=True) - 1
         separator = torch.full_like(last, self.sep_id)
@@ -188,12 +189,16 @@ class MazeTask:
 
     @cached_property
     def _pairs(self) -> dict[str, Int[Tensor, "K 2"]]:
-        """Both splits as (start, goal) rooms, without the pairs too far apart for the completion."""
+        """The splits as (start, goal) rooms, without the pairs too far apart for the completion."""
         cells = 2 * self.maze.hops + 1
         pairs = ((cells > 1) & (cells <= self.completion_length)).nonzero()
         order = torch.randperm(len(pairs), generator=stream(self.seed, "maze-split"))
-        held_out = min(max(1, round(self.test_fraction * len(pairs))), len(pairs) - 1)
-        return {"test": pairs[order[:held_out]], "train": pairs[order[held_out:]]}
+        share = max(1, round(self.held_out * len(pairs)))
+        return {
+            "validation": pairs[order[:share]],
+            "test": pairs[order[share : 2 * share]],
+            "train": pairs[order[2 * share :]],
+        }
 
     @cached_property
     def _best(self) -> Float[Tensor, "R R"]:
@@ -206,7 +211,7 @@ class MazeTask:
         return self._bank("train")
 
     @cached_property
-    def _test_paths(self) -> PathBank:
+    def _held_out_paths(self) -> PathBank:
         return self._bank("test")
 
     def _bank(self, split: str) -> PathBank:

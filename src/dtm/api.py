@@ -112,6 +112,7 @@ def train(
     On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
     """
     config, found = _resolve(config, "train", out, resume, reward)
+    config = build.with_base(config)
     build.build_device(config)
     task = build.build_task(config)
     base = build.load_base(config, task)
@@ -196,6 +197,8 @@ def _resolve(
         return saved, folder
     if reward is not None:  # the function may have been mended since
         config = replace(config, reward=saved.reward)
+    if config.model.base is None:  # then the run wrote down which one it found
+        config = replace(config, model=replace(config.model, base=saved.model.base))
     changes = list(differences(saved, config))
     if changes:
         listed = "\n  ".join(changes)

@@ -48,6 +48,14 @@ class Prompts:
         return self.select([row for row in range(len(self)) for _ in range(times)])
 
 
+def where_padded(attention: Bool[Tensor, "N L"]) -> Bool[Tensor, "N L"] | None:
+    """The attention mask, or None if it says nothing.
+
+    A mask forces the slower attention kernels, and finding out waits for the device: ask once a batch.
+    """
+    return None if bool(attention.all()) else attention
+
+
 @dataclass(frozen=True, slots=True)
 class Sequences:
     """Clean sequences: training data, or what a decoder has finished."""
@@ -135,8 +143,8 @@ class MaskedStates:
     """x_t: the mask id at every masked position."""
     clean: Int[Tensor, "B L"]
     """x_1."""
-    attention: Bool[Tensor, "B L"]
-    """False on the prompt's left padding."""
+    attention: Bool[Tensor, "B L"] | None
+    """False on the prompt's left padding; None where there is none."""
     eligible: Bool[Tensor, "B L"]
     """S, the scored positions: masked, and in the active block."""
     row_weight: Float[Tensor, " B"]
@@ -152,8 +160,9 @@ class MaskedStates:
 
     def select(self, rows: slice | Int[Tensor, " N"]) -> MaskedStates:
         """The states of the given rows."""
-        names = ("tokens", "clean", "attention", "eligible", "row_weight")
-        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+        names = ("tokens", "clean", "eligible", "row_weight")
+        attention = None if self.attention is None else self.attention[rows]
+        return replace(self, attention=attention, **{name: getattr(self, name)[rows] for name in names})
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import torch
 
 from dtm.errors import ConfigError
 from dtm.models import Transformer, TransformerConfig
-from dtm.models.transformer import rotary_angles, rotate
+from dtm.models.transformer import rotary, rotate
 from dtm.random import stream
 
 MASK = 10
@@ -118,7 +118,7 @@ def test_initial_weights_follow_their_generator_alone():
 
 def test_rotary_scores_depend_on_distance_alone():
     q, k = torch.randn(2, 1, 1, 1, 8, generator=stream(0, "qk")).expand(2, 1, 1, 12, 8)
-    angles = rotary_angles(12, 8, 10_000.0, torch.device("cpu"))
+    angles = rotary(12, 8, 10_000.0, torch.device("cpu"))
     scores = (rotate(q, angles) @ rotate(k, angles).transpose(-1, -2))[0, 0]
     for offset in range(-11, 12):
         diagonal = scores.diagonal(offset)

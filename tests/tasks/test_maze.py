@@ -59,7 +59,7 @@ def test_examples_follow_their_generator_and_the_splits_differ(task):
 
 def test_the_default_length_holds_nearly_all_paths_and_no_more_than_it_must():
     task = MazeTask(size=9)
-    lengths = task._train_paths.lengths(20_000, stream(7, "test"))
+    lengths = task._bank("train").lengths(20_000, stream(7, "test"))
     assert task.completion_length % 4 == 0
     assert (lengths <= task.completion_length).double().mean() >= 0.985
     assert 2 * task.maze.hops.max() + 1 <= task.completion_length

@@ -15,7 +15,7 @@ from torch import Tensor
 from dtm.decoding.orders import Order, Uniform
 from dtm.errors import require
 from dtm.models.denoiser import Denoiser
-from dtm.records import Completions, Prompts
+from dtm.records import Completions, Prompts, where_padded
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +73,7 @@ def decode(
     width = prompts.tokens.shape[1]
     tokens = torch.nn.functional.pad(prompts.tokens, (0, length), value=denoiser.mask_id)
     attention = torch.nn.functional.pad(prompts.attention, (0, length), value=True)
+    mask = where_padded(attention)
     is_completion = torch.zeros_like(attention)
     is_completion[:, width:] = True
     masked = is_completion.clone()
@@ -87,11 +88,17 @@ def decode(
             if decoder.certainty is None:
                 live = torch.arange(len(tokens), device=tokens.device)
             else:  # rows that have finished the block early leave the batch
-                live = candidates.any(1).nonzero().squeeze(1)
+                live = _unfinished(candidates.any(1))
                 if len(live) == 0:
                     break
             chosen, drawn = _reveal(
-                denoiser, tokens[live], attention[live], candidates[live], quota, decoder, generator
+                denoiser,
+                tokens[live],
+                None if mask is None else mask[live],
+                candidates[live],
+                quota,
+                decoder,
+                generator,
             )
             tokens[live] = torch.where(chosen, drawn, tokens[live])
             masked[live] &= ~chosen
@@ -103,7 +110,7 @@ def decode(
 def _reveal(
     denoiser: Denoiser,
     tokens: Int[Tensor, "B L"],
-    attention: Bool[Tensor, "B L"],
+    attention: Bool[Tensor, "B L"] | None,
     candidates: Bool[Tensor, "B L"],
     quota: int,
     decoder: Decoder,
@@ -125,6 +132,16 @@ def _reveal(
         certain = log_pi.amax(-1).exp() >= decoder.certainty
         chosen |= torch.zeros_like(candidates).masked_scatter(candidates, certain)
     return chosen, torch.zeros_like(tokens).masked_scatter(candidates, proposed)
+
+
+def _unfinished(rows: Bool[Tensor, " B"]) -> Int[Tensor, " M"]:
+    """The rows that are true, filled up with others to one of at most sixteen sizes.
+
+    Kernels are chosen, and some are built, for every new size of a batch.
+    """
+    share = -(-len(rows) // 16)
+    count = -(-int(rows.sum()) // share) * share
+    return rows.int().argsort(descending=True, stable=True)[:count]
 
 
 def _highest(score: Float[Tensor, "B L"], candidates: Bool[Tensor, "B L"], quota: int) -> Bool[Tensor, "B L"]:

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dtm.errors import require
-from dtm.records import MaskedStates, Sequences
+from dtm.records import MaskedStates, Sequences, where_padded
 
 
 @runtime_checkable
@@ -62,7 +62,7 @@ class MaskCount:
         return MaskedStates(
             tokens=torch.where(masked, mask_id, clean.tokens),
             clean=clean.tokens,
-            attention=clean.attention,
+            attention=where_padded(clean.attention),
             eligible=eligible,
             row_weight=(length / count).float(),
             length=clean.is_completion.shape[1] - int(prompt_width(clean.is_completion)),

@@ -40,7 +40,8 @@ class Denoiser(nn.Module, ABC):
         where: Bool[Tensor, "B L"],
     ) -> Float[Tensor, "N V"]:
         """Log π_θ, in float32 or better, where ``where`` is true, in row-major order."""
-        logits = self.head(self.hidden(tokens, attention)[where])
+        rows = where.flatten().nonzero().squeeze(1)  # waits for the device, so before it is given work
+        logits = self.head(self.hidden(tokens, attention).flatten(0, 1).index_select(0, rows))
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        logits = logits.index_fill(-1, torch.tensor([self.mask_id], device=logits.device), EXCLUDED)
+        logits[:, self.mask_id] = EXCLUDED
         return logits.log_softmax(-1)

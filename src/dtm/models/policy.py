@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dtm.models.denoiser import Denoiser
+from dtm.models.transformer import Transformer
 from dtm.records import MaskedStates
 
 
@@ -32,6 +33,12 @@ class Policy:
     def log_pi_a(self, states: MaskedStates) -> Float[Tensor, "N V"]:
         """log π_a at the scored positions, row by row."""
         return self.teacher(states.tokens, states.attention, states.eligible)
+
+    def compile(self) -> None:
+        """Compile the models that are run."""
+        for model in (self.student, self.teacher):
+            if isinstance(model, Transformer):
+                model.compile_blocks()
 
     @torch.no_grad()
     def track(self) -> None:

@@ -62,18 +62,23 @@ class TransformerConfig:
         )
 
 
-def rotary_angles(length: int, width: int, base: float, device: torch.device) -> Float[Tensor, "L E"]:
-    """Angles of the half-split rotary embedding, in float32; each frequency serves two channels."""
+Rotation = tuple[Float[Tensor, "L E"], Float[Tensor, "L E"]]
+"""Cosine and sine of the rotary angles: worked out once, shared by all blocks."""
+
+
+def rotary(length: int, width: int, base: float, device: torch.device) -> Rotation:
+    """The half-split rotary embedding, in float32; each frequency serves two channels."""
     frequency = base ** -(torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
-    angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequency)
-    return torch.cat([angles, angles], dim=-1)
+    angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequency).repeat(1, 2)
+    return angles.cos(), angles.sin()
 
 
-def rotate(x: Float[Tensor, "B H L E"], angles: Float[Tensor, "L E"]) -> Float[Tensor, "B H L E"]:
+def rotate(x: Float[Tensor, "B H L E"], rotation: Rotation) -> Float[Tensor, "B H L E"]:
     """Rotate each pair of channels (e, e + E/2) by its angle, in float32."""
+    cosine, sine = rotation
     first, second = x.float().chunk(2, dim=-1)
     turned = torch.cat([-second, first], dim=-1)
-    return (x * angles.cos() + turned * angles.sin()).to(x.dtype)
+    return (x * cosine + turned * sine).to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -90,16 +95,16 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.width, config.width, bias=False)
 
     def forward(
-        self, x: Float[Tensor, "B L D"], angles: Float[Tensor, "L E"], mask: Bool[Tensor, "B 1 1 L"] | None
+        self, x: Float[Tensor, "B L D"], rotation: Rotation, mask: Bool[Tensor, "B 1 1 L"] | None
     ) -> Float[Tensor, "B L D"]:
         """Attend from every position to every real position."""
         q, k, v = (
             projection(x).unflatten(-1, (heads, -1)).transpose(1, 2)
             for projection, heads in ((self.q, self.heads), (self.k, self.kv_heads), (self.v, self.kv_heads))
         )
-        mixed = F.scaled_dot_product_attention(
-            rotate(q, angles), rotate(k, angles), v, attn_mask=mask, enable_gqa=self.kv_heads != self.heads
-        )
+        q, k = rotate(q, rotation), rotate(k, rotation)
+        grouped = self.kv_heads != self.heads
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
@@ -116,10 +121,10 @@ class Block(nn.Module):
         self.down = nn.Linear(config.ffn, config.width, bias=False)
 
     def forward(
-        self, x: Float[Tensor, "B L D"], angles: Float[Tensor, "L E"], mask: Bool[Tensor, "B 1 1 L"] | None
+        self, x: Float[Tensor, "B L D"], rotation: Rotation, mask: Bool[Tensor, "B 1 1 L"] | None
     ) -> Float[Tensor, "B L D"]:
         """One residual layer."""
-        x = x + self.attention(self.attention_norm(x), angles, mask)
+        x = x + self.attention(self.attention_norm(x), rotation, mask)
         inner = self.ffn_norm(x)
         return x + self.down(F.silu(self.gate(inner)) * self.up(inner))
 
@@ -142,14 +147,18 @@ class Transformer(Denoiser):
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "B L D"]:
         """Final hidden states; rotary positions are relative, so left padding shifts nothing."""
-        # A mask forces the slower attention kernels: leave it out where it says nothing.
-        mask = None if attention is None or bool(attention.all()) else attention[:, None, None, :]
+        mask = None if attention is None else attention[:, None, None, :]
         head_width = self.config.width // self.config.heads
-        angles = rotary_angles(tokens.shape[1], head_width, self.config.rope_base, tokens.device)
+        rotation = rotary(tokens.shape[1], head_width, self.config.rope_base, tokens.device)
         x = self.embedding(tokens)
         for block in self.blocks:
-            x = block(x, angles, mask)
+            x = block(x, rotation, mask)
         return self.norm(x)
+
+    def compile_blocks(self) -> None:
+        """Let torch.compile fuse each block; all blocks and batch sizes share one compilation."""
+        for block in self.blocks:
+            block.compile(dynamic=True)
 
     def head(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
         """Logits of chosen hidden states."""

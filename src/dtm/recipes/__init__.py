@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dtm.errors import ConfigError, nearest
-from dtm.recipes.maze import maze_small
+from dtm.recipes.maze import maze, maze_paper, maze_small
 from dtm.training.config import RunConfig
 
 RECIPES: dict[str, Callable[[], RunConfig]] = {
     "maze-small": maze_small,
+    "maze": maze,
+    "maze-paper": maze_paper,
 }
 
 

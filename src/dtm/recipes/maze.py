@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dtm.training.config import (
     DecodingConfig,
     EvaluationConfig,
@@ -35,4 +37,38 @@ def maze_small() -> RunConfig:
         optimizer=OptimizerConfig(lr=3e-4, batch=192, decay=0.5),
         evaluation=EvaluationConfig(prompts=128, completions=8),
         pretrain=PretrainConfig(steps=6000, batch=512, lr=3e-3),
+    )
+
+
+def maze() -> RunConfig:
+    """41×41 maze, 8.9M parameters: the paper's maze study with the best recipe found, on one GPU."""
+    return RunConfig(
+        recipe="maze",
+        precision="bfloat16",
+        task=MazeConfig(size=41),
+        model=ModelConfig(width=320, layers=6, heads=5, ffn=928),
+        decoding=DecodingConfig(order="max-probability", block=8, certainty=0.999, batch=2560),
+        objective=ObjectiveConfig(after_end=False),
+        tilt=TiltConfig(step=5.0, final=40.0, max_steps=400),
+        replay=ReplayConfig(
+            prompts=1280, completions=8, refresh_every=100, refresh_fraction=0.5, priority=0.5
+        ),
+        optimizer=OptimizerConfig(lr=1e-4, batch=768, decay=0.5),
+        evaluation=EvaluationConfig(prompts=512, completions=8),
+        pretrain=PretrainConfig(steps=8000, batch=1024, lr=2e-3, block="decoding"),
+    )
+
+
+def maze_paper() -> RunConfig:
+    """41×41 maze as in the paper: a weak any-order base, random order, c = 1 without the guard, h = 2.5."""
+    best = maze()
+    return replace(
+        best,
+        recipe="maze-paper",
+        decoding=DecodingConfig(order="uniform", batch=2560),
+        objective=ObjectiveConfig(control_variate="one", guard=False, prompt_baseline=False),
+        pretrain=PretrainConfig(steps=1000, batch=1024, lr=2e-3),
+        tilt=TiltConfig(step=2.5, final=15.0, max_steps=200),
+        replay=ReplayConfig(prompts=320, completions=8, refresh_fraction=1.0, refresh_every=100, priority=0),
+        optimizer=OptimizerConfig(lr=5e-5, batch=768, decay=0.3, ema=0.98),
     )

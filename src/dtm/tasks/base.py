@@ -47,7 +47,7 @@ class Task(Protocol):
         ...
 
     def examples(self, split: str, count: int, generator: torch.Generator) -> Sequences:
-        """``count`` clean sequences to pretrain on, each a prompt and its completion."""
+        """``count`` clean sequences to pretrain on, on the generator's device."""
         ...
 
     def read(self, completions: Int[Tensor, "N C"]) -> list[Any]:

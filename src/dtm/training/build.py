@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from dtm.tasks.base import Reward, Task
 from dtm.tasks.maze import MazeTask
 from dtm.tasks.rewards import Scorer, load_function
 from dtm.training.config import DecodingConfig, ModelConfig, RunConfig
+from dtm.training.folder import RUNS, RunFolder
 from dtm.training.rollouts import Collector
 
 
@@ -37,6 +38,11 @@ def build_device(config: RunConfig) -> torch.device:
         "precision bfloat16 needs a GPU: many CPUs cannot do its arithmetic. Use --precision float32.",
     )
     return torch.device(name)
+
+
+def compiles(config: RunConfig, device: torch.device) -> bool:
+    """Whether the model's blocks are to be compiled."""
+    return config.compile == "on" or (config.compile == "auto" and device.type == "cuda")
 
 
 def build_task(config: RunConfig) -> MazeTask:
@@ -80,10 +86,15 @@ def build_objective(config: RunConfig) -> CDTM:
 
 def build_interpolant(config: RunConfig, task: Task) -> MaskCount:
     """The interpolant, by default with the decoder's blocks."""
-    chosen = config.objective.block
-    block = config.decoding.block if isinstance(chosen, str) else chosen
     end_id = None if config.objective.after_end else task.eos_id
-    return MaskCount(None if chosen == "any-order" else block, end_id)
+    return MaskCount(block_size(config.objective.block, config.decoding), end_id)
+
+
+def block_size(chosen: int | str, decoding: DecodingConfig) -> int | None:
+    """A block size given as a number, as "any-order", or as that of the decoder."""
+    if isinstance(chosen, int):
+        return chosen
+    return decoding.block if chosen == "decoding" else None
 
 
 def build_scorer(config: RunConfig, task: Task, reward: Reward | None = None) -> Scorer:
@@ -131,12 +142,15 @@ def new_model(config: ModelConfig, task: Task, seed: int) -> Transformer:
 def base_folder(config: RunConfig) -> Path:
     """Where the pretrained base lies: a folder, or the name of one that ships with the package."""
     base = config.model.base
-    require(
-        base is not None,
-        f"recipe {config.recipe!r} has no pretrained base. Run `dtm pretrain {config.recipe}` first, then "
-        "pass the folder it names with --model.base",
-    )
-    assert base is not None
+    if base is None:
+        made = RunFolder.pretrained(config.recipe)
+        require(
+            made is not None,
+            f"recipe {config.recipe!r} has no pretrained base, and there is no finished pretraining of it "
+            f"under {RUNS}/. Run `dtm pretrain {config.recipe}` first, or name a folder with --model.base",
+        )
+        assert made is not None
+        return made.model
     packaged = Path(str(resources.files("dtm.recipes") / "bases"))
     for folder in (Path(base), Path(base) / "model", packaged / base):
         if (folder / "model.safetensors").is_file():
@@ -145,6 +159,13 @@ def base_folder(config: RunConfig) -> Path:
     raise ConfigError(
         f"model.base: no model in {base!r}, neither as a folder nor shipped. {nearest(base, shipped)}"
     )
+
+
+def with_base(config: RunConfig) -> RunConfig:
+    """The configuration with its base written down, also where it is the latest pretraining."""
+    if config.model.base is not None:
+        return config
+    return replace(config, model=replace(config.model, base=str(base_folder(config))))
 
 
 def load_base(config: RunConfig, task: Task) -> Transformer:

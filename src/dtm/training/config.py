@@ -36,7 +36,7 @@ class ModelConfig:
     """The denoiser: where its weights come from, or the shape to train from scratch."""
 
     base: str | None = None
-    """Folder or packaged name of the pretrained base π_0; none: `dtm pretrain` first."""
+    """Folder or packaged name of the pretrained base π_0; none: the recipe's latest `dtm pretrain`."""
     width: int = 96
     """Model width."""
     layers: int = 4
@@ -269,6 +269,8 @@ class PretrainConfig:
     """Optimiser steps."""
     batch: int = 256
     """Sequences in a step."""
+    block: int | Literal["decoding", "any-order"] = "any-order"
+    """Block size of the masking interpolant; decoding: the same as the decoder's."""
     lr: float = 2e-3
     """Peak learning rate; warms up over the first 2 % of the steps, then falls as a cosine."""
     weight_decay: float = 0.01
@@ -298,6 +300,8 @@ class RunConfig:
     """cpu, cuda, or auto: cuda where there is one."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the forward and backward passes; sampling noise is float32 always."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Fuse the model's blocks with torch.compile; auto: on a GPU."""
     task: MazeConfig = field(default_factory=MazeConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)

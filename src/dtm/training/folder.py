@@ -73,6 +73,13 @@ class RunFolder:
         )
         return cls(found[-1].parent)
 
+    @classmethod
+    def pretrained(cls, recipe: str) -> RunFolder | None:
+        """The newest finished pretraining of a recipe under ``runs/``, if there is one."""
+        found = RUNS.glob(f"{recipe}-pretrain-*/model/model.safetensors")
+        newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
+        return None if newest is None else cls(newest.parents[1])
+
     @property
     def config(self) -> Path:
         """The resolved configuration."""

@@ -6,6 +6,7 @@ import math
 
 from dtm.training import build
 from dtm.training.config import RunConfig
+from dtm.training.folder import RunFolder
 
 
 def training_plan(config: RunConfig) -> dict[str, str]:
@@ -16,8 +17,8 @@ def training_plan(config: RunConfig) -> dict[str, str]:
     build.build_interpolant(config, task)
     scorer = build.build_scorer(config, task)
     device = build.build_device(config)
-    base = "none yet: `dtm pretrain` makes it"
-    if config.model.base is not None:
+    base = f"none yet: `dtm pretrain {config.recipe}` makes it"
+    if config.model.base is not None or RunFolder.pretrained(config.recipe) is not None:
         model = build.load_base(config, task)
         base = f"{build.base_folder(config)} ({sum(p.numel() for p in model.parameters()):,} parameters)"
     tilt, replay = config.tilt, config.replay

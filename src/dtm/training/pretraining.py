@@ -14,8 +14,8 @@ from dtm.interpolants import MaskCount
 from dtm.models.transformer import Transformer
 from dtm.objectives import mdm_loss
 from dtm.random import stream
-from dtm.records import Sequences
 from dtm.tasks.base import Task
+from dtm.training import build
 from dtm.training.checkpoint import Checkpoint, load_latest, save_checkpoint
 from dtm.training.config import RunConfig
 from dtm.training.events import Callback, Event
@@ -41,14 +41,20 @@ class Pretrainer:
     ) -> None:
         self.config, self.task, self.device = config, task, device
         self.model = model.to(device)
+        if build.compiles(config, device):
+            self.model.compile_blocks()
         self.callbacks, self.checkpoints, self.between = callbacks, checkpoints, between
         settings = config.pretrain
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, betas=(0.9, 0.98)
+            self.model.parameters(),
+            lr=settings.lr,
+            weight_decay=settings.weight_decay,
+            betas=(0.9, 0.98),
+            fused=device.type == "cuda",
         )
-        self.interpolant = MaskCount()
+        self.interpolant = MaskCount(build.block_size(settings.block, config.decoding))
         self.step = 0
-        self._held_out = _to(task.examples("validation", settings.held_out, stream(0, "held-out")), device)
+        self._held_out = task.examples("validation", settings.held_out, stream(0, "held-out", device=device))
 
     def run(self) -> float:
         """Train to the end and return the held-out bound, in nats per sequence."""
@@ -71,9 +77,10 @@ class Pretrainer:
     def _advance(self) -> torch.Tensor:
         """One optimiser step on fresh examples."""
         settings, seed = self.config.pretrain, self.config.seed
-        examples = self.task.examples("train", settings.batch, stream(seed, "examples", self.step))
+        source = stream(seed, "examples", self.step, device=self.device)
+        examples = self.task.examples("train", settings.batch, source)
         noise = stream(seed, "masks", self.step, device=self.device)
-        states = self.interpolant.states(_to(examples, self.device), self.model.mask_id, noise)
+        states = self.interpolant.states(examples, self.model.mask_id, noise)
         for group in self.optimizer.param_groups:
             group["lr"] = settings.lr * cosine(self.step, settings.steps)
         with self._autocast():
@@ -128,9 +135,3 @@ def cosine(step: int, steps: int) -> float:
     if step < warmup:
         return (step + 1) / warmup
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
-
-
-def _to(examples: Sequences, device: torch.device) -> Sequences:
-    return Sequences(
-        examples.tokens.to(device), examples.attention.to(device), examples.is_completion.to(device)
-    )

@@ -27,7 +27,7 @@ from dtm.objectives import Objective
 from dtm.random import stream
 from dtm.records import Phase
 from dtm.training.annealing import begins_to_cool, choose_step, has_plateaued, lr_factor, phase_is_over
-from dtm.training.build import build_device
+from dtm.training.build import build_device, compiles
 from dtm.training.checkpoint import load_latest, save_checkpoint
 from dtm.training.config import RunConfig
 from dtm.training.events import Callback, Event
@@ -60,12 +60,15 @@ class Trainer:
         self.objective, self.interpolant, self.reward_range = objective, interpolant, reward_range
         self.checkpoints = checkpoints
         self.policy = Policy(base.to(self.device), config.optimizer.ema)
+        if compiles(config, self.device):
+            self.policy.compile()
         self.policy.forward = self.accelerator.prepare(self.policy.student)
         self.optimizer = torch.optim.AdamW(
             self.policy.student.parameters(),
             lr=config.optimizer.lr,
             betas=config.optimizer.betas,
             weight_decay=config.optimizer.weight_decay,
+            fused=self.device.type == "cuda",
         )
         self.progress = Progress()
         self.replay: Replay | None = None

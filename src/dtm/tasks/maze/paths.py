@@ -22,7 +22,8 @@ from dtm.tasks.maze.grid import Maze
 class PathBank:
     """Random paths between any two rooms. W sets of door lengths, R rooms, C cells of a row."""
 
-    maze: Maze
+    rooms: Int[Tensor, " R"]
+    """The cell number of each room."""
     towards: Int16[Tensor, "W R R"]
     """``towards[w, goal, room]``: the room after ``room`` on the way to ``goal``; the goal stays put."""
 
@@ -37,7 +38,11 @@ class PathBank:
             # Doors work both ways, so the room before x on the path goal → x is the one after x on x → goal.
             table.copy_(torch.from_numpy(before.astype(np.int16)))
             table.diagonal().copy_(torch.arange(rooms))
-        return cls(maze, towards)
+        return cls(maze.rooms, towards)
+
+    def to(self, device: torch.device) -> PathBank:
+        """The same bank on another device, where it then samples."""
+        return PathBank(self.rooms.to(device), self.towards.to(device))
 
     def sample(self, count: int, width: int, pad: int, generator: torch.Generator) -> Int[Tensor, "N C"]:
         """``count`` paths between distinct rooms as cell numbers, filled up to ``width`` with ``pad``.
@@ -55,7 +60,7 @@ class PathBank:
 
     def lengths(self, count: int, generator: torch.Generator) -> Int[Tensor, " N"]:
         """The number of cells of ``count`` paths, none too long."""
-        _, hops = self._walk(count, len(self.maze.rooms), generator)
+        _, hops = self._walk(count, len(self.rooms), generator)
         return 2 * hops + 1
 
     def _walk(
@@ -66,21 +71,23 @@ class PathBank:
         A path that has not arrived after ``max_hops`` counts K hops, one more than were made.
         """
         weightings, rooms, _ = self.towards.shape
-        weighting = torch.randint(weightings, (count,), generator=generator)
-        start = torch.randint(rooms, (count,), generator=generator)
-        goal = (start + torch.randint(1, rooms, (count,), generator=generator)) % rooms
+        weighting, start, ahead = (
+            torch.randint(low, high, (count,), generator=generator, device=self.rooms.device)
+            for low, high in ((0, weightings), (0, rooms), (1, rooms))
+        )
+        goal = (start + ahead) % rooms
         trail = [start]
-        while len(trail) <= max_hops and not torch.equal(trail[-1], goal):
+        for _ in range(max_hops):  # to look whether all have arrived would cost more than going on
             trail.append(self.towards[weighting, goal, trail[-1]].long())
         visited = torch.stack(trail, dim=1)
         return visited, (visited != goal[:, None]).sum(1)
 
     def _cells(self, visited: Int[Tensor, "N K"], width: int, pad: int) -> Int[Tensor, "N C"]:
         """Room, door, room, …, and ``pad`` once the goal is reached."""
-        rooms = self.maze.rooms[visited]
+        rooms = self.rooms[visited]
         cells = rooms.new_full((len(rooms), width), pad)
         used = 2 * rooms.shape[1] - 1
         cells[:, 0:used:2] = rooms
         cells[:, 1:used:2] = (rooms[:, :-1] + rooms[:, 1:]) // 2
         reached = 2 * (rooms != rooms[:, -1:]).sum(1, keepdim=True) + 1
-        return cells.masked_fill(torch.arange(width) >= reached, pad)
+        return cells.masked_fill(torch.arange(width, device=cells.device) >= reached, pad)

@@ -32,6 +32,7 @@ Pair = tuple[Cell, Cell]
 Path = Sequence[Cell | None]
 """None stands for a token that is not a cell."""
 
+CPU = torch.device("cpu")
 SPLITS = ("train", "validation", "test")
 
 
@@ -58,6 +59,7 @@ class MazeTask:
         self.penalty, self.seed, self.held_out = penalty, maze_seed, held_out
         self.pad_id, self.sep_id, self.mask_id = range(size * size, size * size + 3)
         self.eos_id, self.vocab_size = self.pad_id, size * size + 3
+        self._banks: dict[tuple[str, torch.device], PathBank] = {}
         self.completion_length = self._ample_length() if completion_length is None else completion_length
         require(
             self.completion_length >= 3,
@@ -84,14 +86,18 @@ class MazeTask:
         return Prompts(tokens, torch.ones_like(tokens, dtype=torch.bool), views)
 
     def examples(self, split: str, count: int, generator: torch.Generator) -> Sequences:
-        """Diverse random paths between any two rooms, from a bank of their own where they are held out."""
-        bank = self._train_paths if _known(split) == "train" else self._held_out_paths
+        """Diverse random paths between any two rooms, from a bank of their own where they are held out.
+
+        They are drawn on the generator's device.
+        """
+        bank = self._bank("train" if _known(split) == "train" else "test", generator.device)
         paths = bank.sample(count, self.completion_length, self.pad_id, generator)
         last = (paths != self.pad_id).sum(1, keepdim=True) - 1
         separator = torch.full_like(last, self.sep_id)
         tokens = torch.cat([paths[:, :1], paths.gather(1, last), separator, paths], dim=1)
         everywhere = torch.ones_like(tokens, dtype=torch.bool)
-        return Sequences(tokens, everywhere, everywhere & (torch.arange(tokens.shape[1]) >= 3))
+        place = torch.arange(tokens.shape[1], device=tokens.device)
+        return Sequences(tokens, everywhere, everywhere & (place >= 3))
 
     def read(self, completions: Int[Tensor, "N C"]) -> list[list[Cell | None]]:
         """Cells up to the last token that is not PAD; a PAD before it is None and spoils the path."""
@@ -206,22 +212,20 @@ class MazeTask:
         clearance = self.maze.best_clearance(self.completion_length).double()
         return torch.where(clearance >= 0, clearance / self.scale, self.penalty)
 
-    @cached_property
-    def _train_paths(self) -> PathBank:
-        return self._bank("train")
-
-    @cached_property
-    def _held_out_paths(self) -> PathBank:
-        return self._bank("test")
-
-    def _bank(self, split: str) -> PathBank:
+    def _bank(self, split: str, device: torch.device = CPU) -> PathBank:
         """As many weightings as ten million (start, goal) entries allow, within reason."""
-        weightings = max(16, min(512, 10_000_000 // len(self.maze.rooms) ** 2))
-        return PathBank.draw(self.maze, weightings, stream(self.seed, f"maze-paths-{split}"))
+        if (split, device) not in self._banks:
+            weightings = max(16, min(512, 10_000_000 // len(self.maze.rooms) ** 2))
+            if device == CPU:
+                bank = PathBank.draw(self.maze, weightings, stream(self.seed, f"maze-paths-{split}"))
+            else:
+                bank = self._bank(split).to(device)
+            self._banks[split, device] = bank
+        return self._banks[split, device]
 
     def _ample_length(self) -> int:
         """The least multiple of 4 that holds 99 % of the training paths and every shortest path."""
-        lengths = self._train_paths.lengths(10_000, stream(self.seed, "maze-length"))
+        lengths = self._bank("train").lengths(10_000, stream(self.seed, "maze-length"))
         ample = max(float(lengths.double().quantile(0.99)), float(2 * self.maze.hops.max() + 1))
         return 4 * math.ceil(ample / 4)
 

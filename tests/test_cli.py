@@ -96,7 +96,7 @@ def test_recipes_are_listed_and_shown_as_yaml(call, capsys):
     [
         (["tran"], "no command 'tran'. Did you mean 'train'?"),
         (["train", "maze-smal"], "no recipe 'maze-smal'. Did you mean 'maze-small'?"),
-        (["recipes", "show", "maze"], "Did you mean 'maze'?"),
+        (["recipes", "show", "maze-smal"], "Did you mean 'maze-small'?"),
         (["recipes", "show"], "which recipe?"),
         (["train", "maze-small", "--tilt.stepp", "1"], "--tilt.stepp"),
         (["train", "maze-small", "--tilt.step", "fast"], "fast"),

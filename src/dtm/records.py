@@ -70,6 +70,10 @@ class Sequences:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def part(self, rows: slice) -> Sequences:
+        """The sequences of a range of rows."""
+        return Sequences(self.tokens[rows], self.attention[rows], self.is_completion[rows])
+
 
 @dataclass(frozen=True, slots=True)
 class Completions(Sequences):

@@ -32,9 +32,9 @@ def maze_small() -> RunConfig:
         model=ModelConfig(base="maze-small", width=128, layers=3, heads=4, ffn=256),
         decoding=DecodingConfig(order="max-probability", block=8, certainty=0.999, batch=320),
         objective=ObjectiveConfig(after_end=False),
-        tilt=TiltConfig(step=5.0, final=10.0, max_steps=125),
-        replay=ReplayConfig(prompts=160, completions=8, refresh_every=25, refresh_fraction=0.5, priority=0.5),
-        optimizer=OptimizerConfig(lr=3e-4, batch=192, decay=0.5),
+        tilt=TiltConfig(step=10 / 3, final=10.0, max_steps=120),
+        replay=ReplayConfig(prompts=160, completions=8, refresh_every=40, refresh_fraction=0.5, priority=0.5),
+        optimizer=OptimizerConfig(lr=3e-4, batch=192, decay=0.8),
         evaluation=EvaluationConfig(prompts=128, completions=8),
         pretrain=PretrainConfig(steps=6000, batch=512, lr=3e-3),
     )
@@ -55,7 +55,7 @@ def maze() -> RunConfig:
         ),
         optimizer=OptimizerConfig(lr=1e-4, batch=768, decay=0.5),
         evaluation=EvaluationConfig(prompts=512, completions=8),
-        pretrain=PretrainConfig(steps=8000, batch=1024, lr=2e-3, block="decoding"),
+        pretrain=PretrainConfig(steps=15_000, batch=512, lr=2e-3),
     )
 
 
@@ -69,6 +69,8 @@ def maze_paper() -> RunConfig:
         objective=ObjectiveConfig(control_variate="one", guard=False, prompt_baseline=False),
         pretrain=PretrainConfig(steps=1000, batch=1024, lr=2e-3),
         tilt=TiltConfig(step=2.5, final=15.0, max_steps=200),
-        replay=ReplayConfig(prompts=320, completions=8, refresh_fraction=1.0, refresh_every=100, priority=0),
+        replay=ReplayConfig(
+            prompts=320, completions=8, refresh_fraction=1.0, refresh_every=100, priority=0.0
+        ),
         optimizer=OptimizerConfig(lr=5e-5, batch=768, decay=0.3, ema=0.98),
     )

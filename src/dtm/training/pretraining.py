@@ -14,6 +14,7 @@ from dtm.interpolants import MaskCount
 from dtm.models.transformer import Transformer
 from dtm.objectives import mdm_loss
 from dtm.random import stream
+from dtm.records import Sequences
 from dtm.tasks.base import Task
 from dtm.training import build
 from dtm.training.checkpoint import Checkpoint, load_latest, save_checkpoint
@@ -24,6 +25,8 @@ from dtm.training.state import load_optimizer, optimizer_tensors
 
 REPORT_EVERY = 100
 """Steps between held-out bounds."""
+AHEAD = 16
+"""Batches of examples drawn together: on a GPU a draw costs the same for many rows as for few."""
 
 
 class Pretrainer:
@@ -54,48 +57,62 @@ class Pretrainer:
         )
         self.interpolant = MaskCount(build.block_size(settings.block, config.decoding))
         self.step = 0
+        self._clock = time.perf_counter(), self.step
+        self._drawn: tuple[int, Sequences] | None = None
         self._held_out = task.examples("validation", settings.held_out, stream(0, "held-out", device=device))
 
     def run(self) -> float:
         """Train to the end and return the held-out bound, in nats per sequence."""
-        begin, last = time.perf_counter(), self.step
+        self._clock = time.perf_counter(), self.step
         try:
             while self.step < self.config.pretrain.steps:
                 self.between()
                 loss = self._advance()
                 if self.step % REPORT_EVERY == 0 or self.step == self.config.pretrain.steps:
-                    speed = (self.step - last) / (time.perf_counter() - begin)
-                    begin, last = time.perf_counter(), self.step
-                    self._emit(loss=float(loss), held_out=self.bound(), steps_per_second=speed)
-                    if self.step % (10 * REPORT_EVERY) == 0:
-                        self.save()
+                    self._report(float(loss))
+                if self.step % (10 * REPORT_EVERY) == 0:
+                    self.save()
         except Interrupted:
             self.save()
             raise
         return self.bound()
 
+    def _report(self, loss: float) -> None:
+        """Tell how it goes; looking at the loss waits for the device, so it is not done at every step."""
+        require(
+            math.isfinite(loss),
+            f"the loss at step {self.step} is not finite; start again with a smaller --pretrain.lr",
+            DivergedError,
+        )
+        begin, last = self._clock
+        self._clock = time.perf_counter(), self.step
+        speed = (self.step - last) / (self._clock[0] - begin)
+        self._emit(loss=loss, held_out=self.bound(), steps_per_second=speed)
+
     def _advance(self) -> torch.Tensor:
         """One optimiser step on fresh examples."""
         settings, seed = self.config.pretrain, self.config.seed
-        source = stream(seed, "examples", self.step, device=self.device)
-        examples = self.task.examples("train", settings.batch, source)
         noise = stream(seed, "masks", self.step, device=self.device)
-        states = self.interpolant.states(examples, self.model.mask_id, noise)
+        states = self.interpolant.states(self._examples(), self.model.mask_id, noise)
         for group in self.optimizer.param_groups:
             group["lr"] = settings.lr * cosine(self.step, settings.steps)
         with self._autocast():
             loss = mdm_loss(self.model, states)
         torch.autograd.backward(loss / states.length)
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0))
-        require(
-            math.isfinite(norm),
-            f"the gradient at step {self.step} is not finite; start again with a smaller --pretrain.lr",
-            DivergedError,
-        )
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
         return loss.detach()
+
+    def _examples(self) -> Sequences:
+        """The examples of this step, out of a larger draw; a resumed run draws the same."""
+        draw, place = divmod(self.step, AHEAD)
+        batch = self.config.pretrain.batch
+        if self._drawn is None or self._drawn[0] != draw:
+            source = stream(self.config.seed, "examples", draw, device=self.device)
+            self._drawn = draw, self.task.examples("train", AHEAD * batch, source)
+        return self._drawn[1].part(slice(place * batch, (place + 1) * batch))
 
     @torch.no_grad()
     def bound(self) -> float:

@@ -62,12 +62,12 @@ def optimizer_tensors(model: Denoiser, optimizer: torch.optim.Optimizer) -> dict
 def load_optimizer(model: Denoiser, optimizer: torch.optim.Optimizer, tensors: Tensors) -> None:
     """Put Adam's moments back in place."""
     optimizer.state.clear()
+    fused = bool(optimizer.defaults.get("fused"))  # the fused kernel counts steps on the device
     for name, parameter in model.named_parameters():
         prefix = f"{name}/"
         own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
         if own:
-            # The step count stays on the CPU, where Adam keeps it.
             optimizer.state[parameter] = {
-                key: value.clone() if key == "step" else value.to(parameter.device)
+                key: value.clone() if key == "step" and not fused else value.to(parameter.device)
                 for key, value in own.items()
             }

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dtm import tilting
+from dtm.random import stream
 
 LN2 = math.log(2)
 
@@ -129,3 +130,21 @@ def test_the_loss_by_hand():
     assert tilting.c_dtm_cross_entropy(*arguments).item() == pytest.approx(2 * cross_entropy + 2 * LN2)
     kept = tilting.c_dtm_cross_entropy(*arguments, keep=torch.tensor([False])).item()
     assert kept == pytest.approx(2 * cross_entropy)
+
+
+# ── effective tilt ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("tilt", [-3.0, 0.0, 2.0, 15.0])
+def test_effective_tilt_inverts_an_exact_tilt_of_each_prompt(tilt):
+    reward = torch.rand(6 * 50, generator=stream(0, "reward"))
+    group = torch.arange(6).repeat_interleave(50)
+    weight = (tilt * reward.double()).view(6, 50).softmax(1)
+    reached = float((weight * reward.view(6, 50)).sum(1).mean())
+    assert tilting.effective_tilt(reward, group, reached) == pytest.approx(tilt, abs=1e-4)
+
+
+def test_effective_tilt_is_infinite_past_the_best_rollouts():
+    reward, group = torch.tensor([0.1, 0.5, 0.2, 0.3]), torch.tensor([0, 0, 1, 1])
+    assert tilting.effective_tilt(reward, group, 0.41) == math.inf
+    assert tilting.effective_tilt(reward, group, 0.39) < 1e4

@@ -86,7 +86,8 @@ class Run:
         collector = build.build_collector(config, task, build.build_scorer(config, task), lambda: None)
         asked = task.prompts("test", prompts, stream(seed, "sample prompts")).to(device)
         noise = stream(seed, "sample noise", device=device)
-        drawn = collector.collect(model.to(device).eval(), asked, completions, 0.0, noise)
+        with build.autocast(config, device):
+            drawn = collector.collect(model.to(device).eval(), asked, completions, 0.0, noise)
         return [task.show(p, c) for p, c in zip(drawn.prompts, drawn.completions, strict=True)]
 
     def _finished(self, path: Path) -> None:
@@ -173,7 +174,8 @@ def measure(config: RunConfig, model: Transformer, evaluation: EvaluationConfig 
     task = build.build_task(config)
     device = build.build_device(config)
     collector = build.build_collector(config, task, build.build_scorer(config, task), lambda: None)
-    return evaluate(model.to(device).eval(), collector, evaluation or config.evaluation, device)
+    with build.autocast(config, device):
+        return evaluate(model.to(device).eval(), collector, evaluation or config.evaluation, device)
 
 
 def _resolve(

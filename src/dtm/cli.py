@@ -6,11 +6,12 @@ Heavy imports happen inside the commands, so that help answers at once.
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dtm.errors import ConfigError, DtmError, nearest
 
@@ -87,6 +88,7 @@ def _train(arguments: list[str]) -> int:
     from dtm import api
     from dtm.training.display import Display, summary_table
 
+    _foretell(config, "train", options.resume)
     with Display(config) as display:
         run = api.train(config, out=options.out, resume=options.resume, callbacks=[display])
     if not run.is_finished:
@@ -105,6 +107,7 @@ def _pretrain(arguments: list[str]) -> int:
     from dtm import api
     from dtm.training.display import PretrainDisplay
 
+    _foretell(config, "pretrain", options.resume)
     with PretrainDisplay() as display:
         run = api.pretrain(config, out=options.out, resume=options.resume, callbacks=[display])
     if not run.is_finished:
@@ -113,6 +116,20 @@ def _pretrain(arguments: list[str]) -> int:
     print(f"{measures}\nmodel: {run.folder.model}")
     print(f"Tilt it with: dtm train {config.recipe} --model.base {run.folder.model}")
     return 0
+
+
+def _foretell(config: RunConfig, command: Literal["train", "pretrain"], resume: bool) -> None:
+    """Without a GPU, say how long it will take before it starts."""
+    from dtm.training import build
+    from dtm.training.plan import forecast
+
+    if command == "train":
+        build.base_folder(config)  # what is missing is said at once
+    if build.build_device(config).type == "cpu" and not resume:
+        print(
+            f"on the CPU: {forecast(config, command)}. Ctrl-C stops and saves, --resume continues.",
+            flush=True,
+        )
 
 
 def _stopped(run: Run, command: str) -> int:
@@ -150,13 +167,18 @@ def _parse_run(command: str, arguments: list[str]) -> tuple[argparse.Namespace, 
         config = load_yaml(options.config, config)
     if "-h" in flags or "--help" in flags:
         print(parser.format_usage().rstrip(), "[--any.field VALUE ...]\n")
+    return options, _with_flags(config, flags, f"dtm {command} {options.recipe}")
+
+
+def _with_flags(config: RunConfig, flags: Sequence[str], prog: str) -> RunConfig:
+    """The configuration with fields changed as the flags say."""
     import tyro
 
     from dtm.training.config import RunConfig
 
     for short, long in ALIASES.items():
         flags = [re.sub(rf"^{short}(?==|$)", long, flag) for flag in flags]
-    return options, tyro.cli(RunConfig, args=flags, default=config, prog=f"dtm {command} {options.recipe}")
+    return tyro.cli(RunConfig, args=flags, default=config, prog=prog)
 
 
 def _started(options: argparse.Namespace, command: str) -> RunConfig:
@@ -181,6 +203,60 @@ def _dry_run(config: RunConfig, command: str) -> int:
     for name, value in plan.items():
         print(f"{name + ':':<22} {value}")
     return 0
+
+
+def _sweep(arguments: list[str]) -> int:
+    parser = _parser("sweep", "Train a recipe in several settings and with several seeds, some side by side.")
+    parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name; further flags change its fields")
+    parser.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="FIELD=V1,V2",
+        help="values of a field, e.g. tilt.step=2.5,7.5; give it again for a grid",
+    )
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 0 … N − 1 (default: 3)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="J", help="runs side by side (default: 1)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder of the runs (default: runs/RECIPE-sweep)"
+    )
+    options, flags = parser.parse_known_args(arguments)
+    if options.seeds < 1:
+        raise ConfigError(f"--seeds must be at least 1, got {options.seeds}")
+
+    from dtm.recipes import recipe
+
+    settings = {
+        name: _with_flags(recipe(options.recipe), [*flags, *varied], f"dtm sweep {options.recipe}")
+        for name, varied in _grid(options.vary).items()
+    }
+
+    from rich.console import Console
+
+    from dtm.sweep import over_seeds, run_all, sweep_table
+    from dtm.training.folder import RUNS
+
+    out = options.out or RUNS / f"{options.recipe}-sweep"
+    runs = run_all(over_seeds(settings, range(options.seeds)), out, options.jobs)
+    Console().print(sweep_table(settings, range(options.seeds), runs))
+    print(f"runs: {out}")
+    return 0
+
+
+def _grid(varied: Sequence[str]) -> dict[str, list[str]]:
+    """Flags of every combination of the values, under a name made of them."""
+    choices: list[list[tuple[str, list[str]]]] = []
+    for text in varied:
+        field, equals, values = text.partition("=")
+        if not (field and equals and values):
+            raise ConfigError(f"--vary {text}: write FIELD=V1,V2, for example tilt.step=2.5,7.5")
+        choices.append([(f"{field}={value}", [f"--{field}", value]) for value in values.split(",")])
+    return {
+        " ".join(name for name, _ in combination) or "recipe": [
+            flag for _, pair in combination for flag in pair
+        ]
+        for combination in itertools.product(*choices)
+    }
 
 
 # ── looking at runs ──────────────────────────────────────────────────────────────────────────────
@@ -302,6 +378,7 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
 COMMANDS: dict[str, tuple[Command, str]] = {
     "train": (_train, "Tilt a recipe's base model towards a reward."),
     "pretrain": (_pretrain, "Train a recipe's base model from scratch."),
+    "sweep": (_sweep, "Train a recipe in several settings and with several seeds."),
     "eval": (_eval, "Measure a run's model on held-out prompts."),
     "sample": (_sample, "Show completions of a run's model."),
     "recipes": (_recipes, "List the recipes, or show one as YAML."),

@@ -160,6 +160,35 @@ def control_moments(
     return numerator, denominator
 
 
+def effective_tilt(reward: Float[Tensor, " N"], group: Int[Tensor, " N"], reached: float) -> float:
+    r"""The a at which the base's rollouts, weighted by e^{ar} within each prompt, earn ``reached``.
+
+        mean over prompts p of  Σ_i r_i e^{a r_i} / Σ_i e^{a r_i}  =  reached
+
+    The left side rises with a. It is what an exact tilt by a would earn, so it tells how far a run has
+    really come whatever its nominal a; ∞ if it has passed the best of the base's rollouts, negative if
+    it earns less than the base.
+    """
+    _, member = torch.unique(group, return_inverse=True)
+    groups = int(member.max()) + 1
+
+    def earned(a: float) -> float:
+        tilt = a * reward.double()
+        peak = torch.full((groups,), -math.inf, dtype=tilt.dtype, device=tilt.device)
+        weight = (tilt - peak.scatter_reduce(0, member, tilt, "amax")[member]).exp()
+        sums = torch.zeros(2, groups, dtype=tilt.dtype, device=tilt.device)
+        total, gained = sums.index_add(1, member, torch.stack([weight, weight * reward]))
+        return float((gained / total).mean())
+
+    low, high = -1e4, 1e4
+    if reached >= earned(high):
+        return math.inf
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if earned(middle) < reached else (low, middle)
+    return low
+
+
 # ── the progress meter ───────────────────────────────────────────────────────────────────────────
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dtm.errors import ConfigError
-from dtm.report.figures import annealing_figure, phases_figure
+from dtm.report.figures import annealing_figure, comparison_figure, phases_figure
 
 ROWS = [
     {"tilt": 0.0, "valid": 0.80, "reward": 0.30, "coverage": 2.8},
@@ -40,6 +40,16 @@ def test_the_reward_panel_marks_the_base_and_the_best_possible():
 def test_without_a_known_best_only_the_base_is_marked():
     _, reward, _ = annealing_figure(ROWS).axes
     assert [text.get_text() for text in reward.texts] == ["base 0.3"]
+
+
+def test_settings_are_told_apart_by_colour_and_named_in_the_legend():
+    better = [{**row, "reward": row["reward"] + 0.1} for row in ROWS]
+    figure = comparison_figure({"c one": [ROWS], "c zero": [better]})
+    lines = figure.axes[0].lines[:2]
+    assert len({line.get_color() for line in lines}) == 2
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["c one", "c zero"]
+    assert drawn(figure.axes[1].lines[1])[1] == pytest.approx([0.40, 0.48, 0.55])
 
 
 def test_a_task_with_a_reward_alone_gets_one_panel():

@@ -44,18 +44,18 @@ def maze() -> RunConfig:
     """41×41 maze, 8.9M parameters: the paper's maze study with the best recipe found, on one GPU."""
     return RunConfig(
         recipe="maze",
-        precision="bfloat16",
-        task=MazeConfig(size=41),
+        precision="auto",
+        task=MazeConfig(size=41, completion_length=80),
         model=ModelConfig(width=320, layers=6, heads=5, ffn=928),
         decoding=DecodingConfig(order="max-probability", block=8, certainty=0.999, batch=2560),
         objective=ObjectiveConfig(after_end=False),
-        tilt=TiltConfig(step=5.0, final=40.0, max_steps=400),
+        tilt=TiltConfig(step=5.0, final=60.0, max_steps=300),
         replay=ReplayConfig(
-            prompts=1280, completions=8, refresh_every=100, refresh_fraction=0.5, priority=0.5
+            prompts=640, completions=16, refresh_every=100, refresh_fraction=0.5, priority=0.5
         ),
-        optimizer=OptimizerConfig(lr=1e-4, batch=768, decay=0.5),
+        optimizer=OptimizerConfig(lr=2e-4, batch=768, decay=0.8),
         evaluation=EvaluationConfig(prompts=512, completions=8),
-        pretrain=PretrainConfig(steps=15_000, batch=512, lr=2e-3),
+        pretrain=PretrainConfig(steps=12_000, batch=512, lr=2e-3),
     )
 
 
@@ -67,7 +67,7 @@ def maze_paper() -> RunConfig:
         recipe="maze-paper",
         decoding=DecodingConfig(order="uniform", batch=2560),
         objective=ObjectiveConfig(control_variate="one", guard=False, prompt_baseline=False),
-        pretrain=PretrainConfig(steps=1000, batch=1024, lr=2e-3),
+        pretrain=PretrainConfig(steps=1800, batch=1024, lr=2e-3),
         tilt=TiltConfig(step=2.5, final=15.0, max_steps=200),
         replay=ReplayConfig(
             prompts=320, completions=8, refresh_fraction=1.0, refresh_every=100, priority=0.0

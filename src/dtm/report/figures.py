@@ -5,6 +5,7 @@ They are bare `Figure` objects, never pyplot's: no global state, no window, safe
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,34 +18,50 @@ from dtm.errors import require
 
 Rows = Sequence[Mapping[str, Any]]
 
-BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#6B6B6B"
+BLUE, VERMILION, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#6B6B6B"
 """From the palette of Okabe and Ito, told apart by all readers."""
+STYLES = [(colour, style) for style in ("-", "--") for colour in (BLUE, VERMILION, GREEN)]
+"""How the settings of a comparison are drawn: three colours, first solid and then dashed."""
 
 PANELS = {"valid": "Valid completions", "reward": "Mean reward", "coverage": "Coverage"}
 MOST_TICKS = 8
 
 
 def annealing_figure(*runs: Rows, best: float | None = None) -> Figure:
+    """Validity, mean reward and coverage against the tilt a, for the seeds of one setting."""
+    return comparison_figure({"": runs}, best)
+
+
+def comparison_figure(settings: Mapping[str, Sequence[Rows]], best: float | None = None) -> Figure:
     """Validity, mean reward and coverage against the tilt a, a panel for each that the rows have.
 
-    A row has "tilt" and some of "valid", "reward", "coverage". Several runs (seeds) become their mean
-    and the band from the lowest to the highest, over the tilts that all of them reached; between two
+    A row has "tilt" and some of "valid", "reward", "coverage". The runs (seeds) of a setting become their
+    mean and the band from the lowest to the highest, over the tilts that all of them reached; between two
     evaluations a run is interpolated. ``best`` is the highest mean reward that is possible.
     """
-    keys = [key for key in PANELS if all(key in row for run in runs for row in run)]
+    everything = [run for runs in settings.values() for run in runs]
+    keys = [key for key in PANELS if all(key in row for run in everything for row in run)]
     require(
-        bool(runs) and all(runs) and bool(keys),
+        bool(everything) and all(everything) and bool(keys),
         f"nothing to draw: every run needs evaluations, all with one of {', '.join(PANELS)}",
     )
-    figure = Figure(figsize=(3.1 * len(keys) + 0.3, 2.9), dpi=150, layout="constrained")
+    legend = len(settings) > 1
+    size = 3.1 * len(keys) + 0.3, 3.3 if legend else 2.9
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
     for axes, key in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, strict=True):
-        _curve(axes, runs, key)
+        for (name, runs), (colour, style) in zip(settings.items(), itertools.cycle(STYLES), strict=False):
+            _curve(axes, runs, key, colour, style, name)
+        axes.margins(y=0.12)
+        _tidy(axes)
         axes.set_title(PANELS[key], fontsize=11)
         axes.set_xlabel("tilt $a$")
         if key == "valid":
             axes.yaxis.set_major_formatter(_percent)
         if key == "reward":
             _references(axes, base=float(axes.lines[0].get_ydata()[0]), best=best)
+    if legend:
+        lines = figure.axes[0].lines[: len(settings)]
+        figure.legend(lines, settings, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return figure
 
 
@@ -79,7 +96,7 @@ def phases_figure(phases: Rows) -> Figure:
     return figure
 
 
-def _curve(axes: Axes, runs: Sequence[Rows], key: str) -> None:
+def _curve(axes: Axes, runs: Sequence[Rows], key: str, colour: str, style: str, name: str) -> None:
     """The mean of the runs with a dot at every evaluation, and the band between the extremes."""
     curves = [{row["tilt"]: row[key] for row in run} for run in runs]
     reached = min(max(curve) for curve in curves)
@@ -87,11 +104,9 @@ def _curve(axes: Axes, runs: Sequence[Rows], key: str) -> None:
     values = np.array(
         [np.interp(tilts, sorted(curve), [curve[a] for a in sorted(curve)]) for curve in curves]
     )
-    axes.plot(tilts, values.mean(0), "o-", color=BLUE, markersize=4, zorder=3)
+    axes.plot(tilts, values.mean(0), f"o{style}", color=colour, markersize=4, zorder=3, label=name)
     if len(runs) > 1:
-        axes.fill_between(tilts, values.min(0), values.max(0), color=BLUE, alpha=0.2, linewidth=0)
-    axes.margins(y=0.12)
-    _tidy(axes)
+        axes.fill_between(tilts, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
 
 
 def _references(axes: Axes, base: float, best: float | None) -> None:

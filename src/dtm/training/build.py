@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -34,10 +34,22 @@ def build_device(config: RunConfig) -> torch.device:
     require(name in ("cpu", "cuda"), f"device must be auto, cpu or cuda, got {name!r}")
     require(name == "cpu" or torch.cuda.is_available(), "device is cuda, but torch sees no CUDA device")
     require(
-        name == "cuda" or config.precision == "float32",
+        name == "cuda" or config.precision != "bfloat16",
         "precision bfloat16 needs a GPU: many CPUs cannot do its arithmetic. Use --precision float32.",
     )
     return torch.device(name)
+
+
+def precision(config: RunConfig, device: torch.device) -> Literal["float32", "bfloat16"]:
+    """The arithmetic to use on the device."""
+    if config.precision == "auto":
+        return "bfloat16" if device.type == "cuda" else "float32"
+    return config.precision
+
+
+def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
+    """A context in which models run in the configuration's precision."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision(config, device) == "bfloat16")
 
 
 def compiles(config: RunConfig, device: torch.device) -> bool:

@@ -298,8 +298,9 @@ class RunConfig:
     """Seed of every random stream of the run."""
     device: str = "auto"
     """cpu, cuda, or auto: cuda where there is one."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of the forward and backward passes; sampling noise is float32 always."""
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
+    """Arithmetic of the forward and backward passes; sampling noise is float32 always. auto: bfloat16 on
+    a GPU."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Fuse the model's blocks with torch.compile; auto: on a GPU."""
     task: MazeConfig = field(default_factory=MazeConfig)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
+from dtm.models.transformer import Transformer
+from dtm.tasks.base import Task
 from dtm.training import build
 from dtm.training.config import RunConfig
 from dtm.training.folder import RunFolder
+from dtm.training.forecast import pretraining_seconds, spoken, training_seconds
 
 
 def training_plan(config: RunConfig) -> dict[str, str]:
@@ -17,32 +21,48 @@ def training_plan(config: RunConfig) -> dict[str, str]:
     build.build_interpolant(config, task)
     scorer = build.build_scorer(config, task)
     device = build.build_device(config)
-    base = f"none yet: `dtm pretrain {config.recipe}` makes it"
-    if config.model.base is not None or RunFolder.pretrained(config.recipe) is not None:
-        model = build.load_base(config, task)
-        base = f"{build.base_folder(config)} ({sum(p.numel() for p in model.parameters()):,} parameters)"
+    model = _model(config, task)
+    known = config.model.base is not None or RunFolder.pretrained(config.recipe) is not None
+    base = str(build.base_folder(config)) if known else f"none yet, `dtm pretrain {config.recipe}` makes it"
     tilt, replay = config.tilt, config.replay
     phases = "as ESS decides" if tilt.step == "auto" else str(math.ceil(tilt.final / tilt.step - 1e-9))
     exact = "samples the model's own law" if decoder.is_exact else "approximates the model's law"
     return {
         "task": f"{task.name}, completions of {task.completion_length} tokens",
         "reward": scorer.name,
-        "base": base,
-        "device": f"{device}, {config.precision}",
+        "base": f"{base} ({sum(p.numel() for p in model.parameters()):,} parameters)",
+        "device": f"{device}, {build.precision(config, device)}",
         "phases": f"{phases}, from a = 0 to A = {tilt.final:g}, at most {tilt.max_steps} steps each",
         "rollouts per phase": f"{replay.prompts} prompts × {replay.completions} completions, "
         f"{replay.refresh_fraction:.0%} renewed every {replay.refresh_every} steps",
         "decoding": f"{config.decoding.order} order; {exact}",
+        "time": forecast(config, "train"),
     }
 
 
 def pretraining_plan(config: RunConfig) -> dict[str, str]:
     """The same for `dtm pretrain`."""
     task, settings = build.build_task(config), config.pretrain
-    model = build.new_model(config.model, task, config.seed)
+    model, device = build.new_model(config.model, task, config.seed), build.build_device(config)
     return {
         "task": f"{task.name}, completions of {task.completion_length} tokens",
         "model": f"{sum(p.numel() for p in model.parameters()):,} parameters, from scratch",
-        "device": f"{build.build_device(config)}, {config.precision}",
+        "device": f"{device}, {build.precision(config, device)}",
         "training": f"{settings.steps} steps of {settings.batch} sequences, learning rate {settings.lr:g}",
+        "time": forecast(config, "pretrain"),
     }
+
+
+def forecast(config: RunConfig, command: Literal["train", "pretrain"]) -> str:
+    """How long it will take here, measured on a few rows."""
+    task, device = build.build_task(config), build.build_device(config)
+    model = _model(config, task).to(device)
+    seconds = training_seconds if command == "train" else pretraining_seconds
+    return f"about {spoken(seconds(config, task, model, device))} on this machine"
+
+
+def _model(config: RunConfig, task: Task) -> Transformer:
+    """The base, or one of its shape where there is none yet."""
+    if config.model.base is None and RunFolder.pretrained(config.recipe) is None:
+        return build.new_model(config.model, task, config.seed)
+    return build.load_base(config, task)

@@ -56,14 +56,16 @@ class Pretrainer:
             fused=device.type == "cuda",
         )
         self.interpolant = MaskCount(build.block_size(settings.block, config.decoding))
-        self.step = 0
-        self._clock = time.perf_counter(), self.step
+        self.step, self.seconds = 0, 0.0
+        self._begin = time.perf_counter()
+        self._clock = self._begin, self.step
         self._drawn: tuple[int, Sequences] | None = None
         self._held_out = task.examples("validation", settings.held_out, stream(0, "held-out", device=device))
 
     def run(self) -> float:
         """Train to the end and return the held-out bound, in nats per sequence."""
         self._clock = time.perf_counter(), self.step
+        self._begin = time.perf_counter() - self.seconds
         try:
             while self.step < self.config.pretrain.steps:
                 self.between()
@@ -87,7 +89,12 @@ class Pretrainer:
         begin, last = self._clock
         self._clock = time.perf_counter(), self.step
         speed = (self.step - last) / (self._clock[0] - begin)
-        self._emit(loss=loss, held_out=self.bound(), steps_per_second=speed)
+        self._emit(
+            seconds=round(time.perf_counter() - self._begin, 3),
+            loss=loss,
+            held_out=self.bound(),
+            steps_per_second=speed,
+        )
 
     def _advance(self) -> torch.Tensor:
         """One optimiser step on fresh examples."""
@@ -129,17 +136,19 @@ class Pretrainer:
                 "model": self.model.state_dict(),
                 "optimizer": optimizer_tensors(self.model, self.optimizer),
             }
-            save_checkpoint(self.checkpoints, self.step, Checkpoint(tensors, {"step": self.step}), keep=2)
+            self.seconds = time.perf_counter() - self._begin
+            state = {"step": self.step, "seconds": self.seconds}
+            save_checkpoint(self.checkpoints, self.step, Checkpoint(tensors, state), keep=2)
 
     def resume(self, checkpoints: Path) -> None:
         """Continue from the newest whole checkpoint in the folder."""
         checkpoint = load_latest(checkpoints)
         self.model.load_state_dict(checkpoint.tensors["model"])
         load_optimizer(self.model, self.optimizer, checkpoint.tensors["optimizer"])
-        self.step = checkpoint.state["step"]
+        self.step, self.seconds = checkpoint.state["step"], checkpoint.state["seconds"]
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16")
+        return build.autocast(self.config, self.device)
 
     def _emit(self, **values: float) -> None:
         for callback in self.callbacks:

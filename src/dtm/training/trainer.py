@@ -27,7 +27,7 @@ from dtm.objectives import Objective
 from dtm.random import stream
 from dtm.records import Phase
 from dtm.training.annealing import begins_to_cool, choose_step, has_plateaued, lr_factor, phase_is_over
-from dtm.training.build import build_device, compiles
+from dtm.training.build import build_device, compiles, precision
 from dtm.training.checkpoint import load_latest, save_checkpoint
 from dtm.training.config import RunConfig
 from dtm.training.events import Callback, Event
@@ -54,7 +54,8 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         checkpoints: Path | None = None,
     ) -> None:
-        self.accelerator = start_accelerator(build_device(config), config.precision)
+        device = build_device(config)
+        self.accelerator = start_accelerator(device, precision(config, device))
         self.device, self.rank = self.accelerator.device, self.accelerator.process_index
         self.config, self.collector, self.callbacks = config, collector, callbacks
         self.objective, self.interpolant, self.reward_range = objective, interpolant, reward_range

@@ -162,7 +162,7 @@ class MazeTask:
     def picture(self, before: Sequence[Sample], after: Sequence[Sample]) -> Figure | None:
         """The density of the valid paths of four prompts: those whose base paths have most to gain."""
         panels = [
-            (label, self._valid_paths(samples)) for label, samples in (("base", before), ("tuned", after))
+            (label, self.valid_paths(samples)) for label, samples in (("base", before), ("tuned", after))
         ]
         rewards: dict[Pair, list[float]] = defaultdict(list)
         for path in panels[0][1]:
@@ -172,7 +172,7 @@ class MazeTask:
         pairs = sorted(gain, key=lambda pair: -gain[pair])[:4]
         return density_figure(self.maze, panels, pairs) if pairs else None
 
-    def _valid_paths(self, samples: Sequence[Sample]) -> list[list[Cell]]:
+    def valid_paths(self, samples: Sequence[Sample]) -> list[list[Cell]]:
         """The valid paths among samples, with cells as tuples also where they come from JSON."""
         found = []
         for (start, goal), completion in samples:
@@ -213,9 +213,13 @@ class MazeTask:
         return torch.where(clearance >= 0, clearance / self.scale, self.penalty)
 
     def _bank(self, split: str, device: torch.device = CPU) -> PathBank:
-        """As many weightings as ten million (start, goal) entries allow, within reason."""
+        """As many weightings as some million (start, goal) entries allow, within reason.
+
+        A model learns the few paths of a small bank by heart.
+        """
         if (split, device) not in self._banks:
-            weightings = max(16, min(512, 10_000_000 // len(self.maze.rooms) ** 2))
+            entries = 40_000_000 if split == "train" else 10_000_000
+            weightings = max(16, min(512, entries // len(self.maze.rooms) ** 2))
             if device == CPU:
                 bank = PathBank.draw(self.maze, weightings, stream(self.seed, f"maze-paths-{split}"))
             else:

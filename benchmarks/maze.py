@@ -1,0 +1,335 @@
+"""The maze study behind results/maze/: python benchmarks/maze.py --jobs 3.
+
+Pretrains two bases, a good one (recipe maze) and a weak one as in the paper (recipe maze-paper); tilts them
+in every setting below with three seeds; measures base and tuned models on test pairs; and writes JSON,
+figures and a table. Whatever has finished is kept, so a study that was stopped goes on where it was.
+On one H200 it takes about half an hour; --smoke runs all of it in miniature on any machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import dtm
+from dtm import api, tilting
+from dtm.evaluation.evaluate import Evaluation
+from dtm.models.storage import load_model
+from dtm.report.figures import comparison_figure
+from dtm.sweep import over_seeds, run_all, spread
+from dtm.tasks.maze.figure import density_figure
+from dtm.training import build
+from dtm.training.config import EvaluationConfig, ReplayConfig, RunConfig, TiltConfig
+from dtm.training.folder import RunFolder, commit, environment, write_json
+
+RESULTS = Path(__file__).parents[1] / "results" / "maze"
+SEEDS = (0, 1, 2)
+A, ROUND = 15.0, 100
+"""Every ablation anneals to this tilt, with as many rounds of fresh rollouts and updates as any other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured: on test pairs, for the densities of a few, and to weigh the base's rollouts."""
+
+    test: EvaluationConfig
+    pictures: EvaluationConfig
+    base: EvaluationConfig
+
+
+FULL = Sizes(
+    test=EvaluationConfig(split="test", prompts=512, completions=16),
+    pictures=EvaluationConfig(split="test", prompts=4, completions=128),
+    base=EvaluationConfig(split="test", prompts=512, completions=64),
+)
+SMOKE = Sizes(
+    test=EvaluationConfig(split="test", prompts=4, completions=2),
+    pictures=EvaluationConfig(split="test", prompts=2, completions=2),
+    base=EvaluationConfig(split="test", prompts=4, completions=4),
+)
+
+
+# ── what is run ──────────────────────────────────────────────────────────────────────────────────
+
+
+def bases(smoke: bool) -> dict[str, RunConfig]:
+    """The two pretrainings."""
+    return {name: _small(dtm.recipe(name)) if smoke else dtm.recipe(name) for name in ("maze", "maze-paper")}
+
+
+def settings(folders: Mapping[str, Path], smoke: bool) -> dict[str, RunConfig]:
+    """Every setting by name; the first is the default recipe."""
+    good, weak = (
+        replace(dtm.recipe(name), model=replace(dtm.recipe(name).model, base=str(folders[name])))
+        for name in ("maze", "maze-paper")
+    )
+    chosen = {"default": good}
+    for h in (2.5, 7.5):
+        for control in ("zero", "one", "adaptive"):
+            chosen[f"c {control}, h {h:g}"] = _ablation(good, control, h)
+    for control, h in (("one", 2.5), ("zero", 2.5), ("one", 7.5)):
+        chosen[f"paper: c {control}, h {h:g}"] = _ablation(weak, control, h)
+    chosen["paper base, our objective"] = _ablation(
+        replace(weak, objective=good.objective, optimizer=good.optimizer), "adaptive", 2.5
+    )
+    return {name: _small(config) for name, config in chosen.items()} if smoke else chosen
+
+
+def _ablation(config: RunConfig, control: str, h: float) -> RunConfig:
+    """A = 15 by steps of h, at equal compute: a round is a fresh buffer and 100 updates, six in all."""
+    phases = A / h
+    return replace(
+        config,
+        objective=replace(config.objective, control_variate=control, guard=control == "adaptive"),
+        tilt=TiltConfig(step=h, final=A, max_steps=round(ROUND * A / 2.5 / phases), absorbed=9.0),
+        replay=ReplayConfig(
+            prompts=320,
+            completions=8,
+            refresh_every=ROUND,
+            refresh_fraction=1.0,
+            priority=config.replay.priority,
+        ),
+    )
+
+
+def _small(config: RunConfig) -> RunConfig:
+    """The same in miniature, to check the study itself."""
+    return replace(
+        config,
+        device="cpu",
+        task=replace(config.task, size=7, completion_length=16),
+        model=replace(config.model, width=32, layers=1, heads=2, ffn=32),
+        tilt=replace(config.tilt, final=2 * config.tilt.step, max_steps=2),  # type: ignore[operator]
+        replay=replace(config.replay, prompts=4, completions=2),
+        optimizer=replace(config.optimizer, batch=8),
+        evaluation=EvaluationConfig(prompts=4, completions=2),
+        pretrain=replace(config.pretrain, steps=800, batch=64, held_out=16),
+    )
+
+
+def pretrain(config: RunConfig, folder: Path) -> Path:
+    """The finished pretraining in the folder: as it is, continued, or made, in a process of its own."""
+    if not (folder / "summary.json").is_file():
+        settings_file = folder.with_name(f"{folder.name}.yaml")
+        settings_file.parent.mkdir(parents=True, exist_ok=True)
+        from dtm.training.serialise import to_yaml
+
+        settings_file.write_text(to_yaml(config), encoding="utf-8")
+        stopped = any(folder.glob("checkpoints/step-*"))
+        how = ["--resume"] if stopped else ["--config", str(settings_file)]
+        subprocess.run(
+            [sys.executable, "-m", "dtm.cli", "pretrain", config.recipe, "--out", str(folder), *how],
+            check=True,
+        )
+        if not (folder / "summary.json").is_file():
+            sys.exit(f"stopped; the same command continues {folder}")
+    return folder / "model"
+
+
+# ── what is measured ─────────────────────────────────────────────────────────────────────────────
+
+
+def measure(config: RunConfig, model: dtm.Transformer, sizes: Sizes) -> dict[str, Any]:
+    """Test measures of a model, and sampled paths of a few pairs."""
+    tested = api.measure(config, model, sizes.test)
+    drawn = api.measure(config, model, sizes.pictures)
+    samples = [list(pair) for pair in zip(drawn.prompts, drawn.completions, strict=True)]
+    return {**tested.measures, "best": tested.best, "samples": samples}
+
+
+def measured_run(run: dtm.Run, sizes: Sizes) -> dict[str, Any]:
+    """The measures of a finished run, kept in its folder."""
+    return _kept(run.path / "test.json", lambda: measure(run.config, run.model, sizes))
+
+
+def measured_base(config: RunConfig, folder: Path, sizes: Sizes) -> dict[str, Any]:
+    """The same for a base under a configuration's decoder, and all its rewards for the effective tilt."""
+
+    def fresh() -> dict[str, Any]:
+        model = load_model(folder)
+        wide = api.measure(config, model, sizes.base)
+        return {**measure(config, model, sizes), "rewards": wide.rewards, "groups": _groups(wide)}
+
+    order = f"{config.decoding.order}-{config.decoding.block}"
+    return _kept(folder.parent / f"test-{order}.json", fresh)
+
+
+def _groups(evaluation: Evaluation) -> list[int]:
+    numbers: dict[Any, int] = {}
+    return [numbers.setdefault(prompt, len(numbers)) for prompt in evaluation.prompts]
+
+
+def _kept(path: Path, make: Any) -> dict[str, Any]:
+    if not path.is_file():
+        write_json(path, make())
+    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return kept
+
+
+def quantities(base: Mapping[str, Any], tuned: Mapping[str, Any], minutes: float) -> dict[str, float]:
+    """What a row of the table says of one run."""
+    rewards, groups = torch.tensor(base["rewards"]), torch.tensor(base["groups"])
+    return {
+        "gap_closed": (tuned["reward"] - base["reward"]) / (base["best"] - base["reward"]),
+        "reward": tuned["reward"],
+        "valid": tuned["valid"],
+        "coverage_ratio": tuned["coverage"] / base["coverage"] if base["coverage"] else math.nan,
+        "effective_tilt": tilting.effective_tilt(rewards, groups, tuned["reward"]),
+        "minutes": minutes,
+    }
+
+
+# ── what is written ──────────────────────────────────────────────────────────────────────────────
+
+
+def write_results(
+    out: Path,
+    chosen: Mapping[str, RunConfig],
+    runs: Mapping[str, dtm.Run],
+    folders: Mapping[str, Path],
+    sizes: Sizes,
+    command: str,
+) -> None:
+    """summary.json, a JSON for every run, the figures and the table."""
+    out.mkdir(parents=True, exist_ok=True)
+    rows, curves = [], {}
+    for name, config in chosen.items():
+        base = measured_base(config, Path(str(config.model.base)), sizes)
+        of_seeds = [runs[f"{name}-{seed}"] for seed in SEEDS]
+        found = [quantities(base, measured_run(run, sizes), run.summary["minutes"]) for run in of_seeds]
+        curves[name] = [_curve(run) for run in of_seeds]
+        rows.append(
+            {
+                "setting": name,
+                "tilt": config.tilt.final,
+                "base": {key: base[key] for key in ("reward", "valid", "coverage", "best")},
+                **{key: _spread([row[key] for row in found]) for key in found[0]},
+            }
+        )
+        for seed, run, row in zip(SEEDS, of_seeds, found, strict=True):
+            made = json.loads((run.path / "environment.json").read_text(encoding="utf-8"))
+            write_json(
+                out / f"{_slug(name)}-{seed}.json",
+                {"setting": name, "seed": seed, **_finite(row), "curve": _curve(run), "environment": made},
+            )
+    default = rows[0]
+    write_json(
+        out / "summary.json",
+        {
+            **{key: default[key] for key in ("gap_closed", "valid", "coverage_ratio", "minutes")},
+            "effective_tilt": default["effective_tilt"],
+            "seeds": list(SEEDS),
+            "bases": {name: _pretraining(folder) for name, folder in folders.items()},
+            "test": {"prompts": sizes.test.prompts, "completions": sizes.test.completions},
+            "rows": rows,
+            "command": command,
+            "commit": commit(),
+            "machine": {key: environment()[key] for key in ("gpu", "processor", "python", "torch")},
+        },
+    )
+    _write_figures(out, chosen, runs, curves, sizes)
+    print(markdown(rows))
+
+
+def _write_figures(
+    out: Path,
+    chosen: Mapping[str, RunConfig],
+    runs: Mapping[str, dtm.Run],
+    curves: Mapping[str, Sequence[Any]],
+    sizes: Sizes,
+) -> None:
+    first = next(iter(chosen.values()))
+    task = build.build_task(first)
+    groups = {
+        "default": ["default"],
+        "good-base": [name for name in chosen if name.startswith("c ")],
+        "paper-base": [name for name in chosen if name.startswith("paper")],
+    }
+    for figure, names in groups.items():
+        best = curves[names[0]][0][0]["best"]
+        drawn = comparison_figure({name: curves[name] for name in names}, best)
+        drawn.savefig(out / f"{figure}.png", dpi=150)
+        base = measured_base(chosen[names[0]], Path(str(chosen[names[0]].model.base)), sizes)
+        panels = [("base", base["samples"])]
+        panels += [(name, measured_run(runs[f"{name}-{SEEDS[0]}"], sizes)["samples"]) for name in names]
+        paths = [(name, task.valid_paths(samples)) for name, samples in panels]
+        pairs = list(dict.fromkeys((tuple(p[0]), tuple(p[1])) for p, _ in base["samples"]))
+        density_figure(task.maze, paths, pairs).savefig(out / f"{figure}-paths.png", dpi=150)
+
+
+def _curve(run: dtm.Run) -> list[dict[str, float]]:
+    return [{key: value for key, value in row.items() if key != "event"} for row in run.events("evaluation")]
+
+
+def _pretraining(model: Path) -> dict[str, Any]:
+    """How a base was made: steps, minutes and what it reached."""
+    run = dtm.Run(RunFolder(model.parent))
+    last = run.events("step")[-1]
+    return {**run.summary, "steps": last["step"], "minutes": round(last["seconds"] / 60, 2)}
+
+
+def _spread(values: Sequence[float]) -> dict[str, float | None]:
+    return _finite(spread(values))
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
+    """JSON has no infinity: an effective tilt beyond all of the base's rollouts is null."""
+    return {key: value if math.isfinite(value) else None for key, value in values.items()}
+
+
+def _slug(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in name).replace("--", "-").strip("-")
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One row for each setting; the range over seeds in brackets."""
+    names = ("gap_closed", "reward", "valid", "coverage_ratio", "effective_tilt", "minutes")
+    lines = [f"| setting | a | {' | '.join(n.replace('_', ' ') for n in names)} |", "|---|--:|" + "--:|" * 6]
+    for row in rows:
+        cells = [_cell(row[name], 1 if name in ("effective_tilt", "minutes") else 3) for name in names]
+        lines.append(f"| {row['setting']} | {row['tilt']:g} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(value: Mapping[str, float | None], digits: int) -> str:
+    mean, low, high = ("∞" if value[k] is None else f"{value[k]:.{digits}f}" for k in ("mean", "low", "high"))
+    return f"{mean} ({low}–{high})"
+
+
+def main() -> None:
+    """Run what is missing, then write the results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/maze"), metavar="DIR", help="folder of the runs"
+    )
+    parser.add_argument("--jobs", type=int, default=3, metavar="J", help="runs side by side (default: 3)")
+    parser.add_argument("--only", metavar="TEXT", help="just the settings whose name holds this text")
+    parser.add_argument("--pretrain-only", action="store_true", help="stop after the two bases")
+    parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    folders = {name: pretrain(config, options.out / name) for name, config in bases(options.smoke).items()}
+    if options.pretrain_only:
+        return
+    chosen = settings(folders, options.smoke)
+    wanted = {name: config for name, config in chosen.items() if (options.only or "") in name}
+    if not wanted:
+        parser.error(f"--only: no setting holds {options.only!r}; there are {', '.join(chosen)}")
+    runs = run_all(over_seeds(wanted, SEEDS), options.out, options.jobs)
+    if len(wanted) < len(chosen):
+        print("no results yet: call it without --only to gather them")
+        return
+    sizes, out = (SMOKE, options.out / "results") if options.smoke else (FULL, RESULTS)
+    write_results(out, chosen, runs, folders, sizes, " ".join(["python", *sys.argv]))
+
+
+if __name__ == "__main__":
+    main()

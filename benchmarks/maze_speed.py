@@ -1,0 +1,153 @@
+"""Rollouts and updates of the maze model against the hardware: python benchmarks/maze_speed.py.
+
+Every rate is a median after warm-up; beside it stands the floor: the seconds that its multiplications would
+take at the rate of a large matrix product measured in the same run, and the seconds that reading and writing
+each block's activations once would take at the measured bandwidth. --json FILE keeps the numbers; --rows,
+--batch and --steps make it small enough for any machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import dtm
+from dtm.models.transformer import Transformer
+from dtm.random import stream
+from dtm.training import build
+from dtm.training.folder import commit, environment
+from dtm.training.trainer import Trainer
+
+
+def seconds(work: Callable[[], object], repeats: int) -> float:
+    """The median time of a call, after one to warm up."""
+    times = []
+    for _ in range(repeats + 1):
+        synchronise()
+        begin = time.perf_counter()
+        work()
+        synchronise()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times[1:])
+
+
+def synchronise() -> None:
+    """Wait for the device."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def peak_flops(device: torch.device) -> float:
+    """Multiply-adds, two operations each, a second of a large matrix product in the run's precision."""
+    size, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (512, torch.float32)
+    matrix = torch.randn(size, size, device=device, dtype=dtype)
+    return 2 * size**3 / seconds(lambda: matrix @ matrix, 5)
+
+
+def bandwidth(device: torch.device) -> float:
+    """Bytes read and written a second by a large copy."""
+    data = torch.empty(2**29 if device.type == "cuda" else 2**24, dtype=torch.uint8, device=device)
+    return 2 * data.numel() / seconds(lambda: data.clone(), 5)
+
+
+def row_flops(model: Transformer, length: int, scored: float) -> float:
+    """Operations of one row's forward pass: the blocks on every position, the head on the scored ones."""
+    shape = model.config
+    weights = sum(parameter.numel() for parameter in model.blocks.parameters())
+    attention = 2 * shape.layers * length * shape.width
+    return 2 * length * (weights + attention) + 2 * scored * shape.vocab_size * shape.width
+
+
+def row_bytes(model: Transformer, length: int) -> float:
+    """Bytes that one row's forward pass moves if every block input, projection and output moves once."""
+    shape = model.config
+    return shape.layers * length * (2 * 4 * shape.width + 2 * 2 * (5 * shape.width + 3 * shape.ffn))
+
+
+class Counted(torch.nn.Module):
+    """A denoiser that counts the rows it is asked for."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model, self.mask_id, self.rows, self.passes = model, model.mask_id, 0, 0
+
+    def forward(self, tokens: torch.Tensor, *rest: Any) -> torch.Tensor:
+        """The model's answer."""
+        self.rows += len(tokens)
+        self.passes += 1
+        return self.model(tokens, *rest)
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--base", metavar="DIR", help="a pretrained base; random weights decode more slowly")
+    parser.add_argument("--rows", type=int, default=2560, metavar="N", help="rollouts of a buffer")
+    parser.add_argument("--batch", type=int, default=768, metavar="N", help="rows of an update")
+    parser.add_argument("--steps", type=int, default=200, metavar="N", help="updates of a phase")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to a file")
+    options = parser.parse_args()
+    recipe = dtm.recipe("maze")
+    config = replace(
+        recipe,
+        decoding=replace(recipe.decoding, batch=options.rows),
+        replay=replace(recipe.replay, prompts=options.rows // 8, completions=8, refresh_every=options.steps),
+        optimizer=replace(recipe.optimizer, batch=options.batch),
+        tilt=replace(recipe.tilt, max_steps=options.steps, absorbed=9.0),
+        model=replace(recipe.model, base=options.base),
+    )
+    device, task = build.build_device(config), build.build_task(config)
+    base = build.load_base(config, task) if options.base else build.new_model(config.model, task, 0)
+    collector = build.build_collector(config, task, build.build_scorer(config, task), lambda: None)
+    trainer = Trainer(
+        config, base, collector, build.build_objective(config), build.build_interpolant(config, task), 1.0
+    )
+    flops, speed = peak_flops(device), bandwidth(device)
+    length = 3 + task.completion_length
+    model: Transformer = trainer.policy.teacher  # type: ignore[assignment]
+    counted = Counted(model)
+    prompts = task.prompts("train", options.rows // 8, stream(0, "prompts")).to(device)
+
+    def rollouts() -> None:
+        counted.rows = counted.passes = 0
+        with trainer.accelerator.autocast():
+            collector.collect(counted, prompts, 8, 0.0, stream(0, "noise", device=device))  # type: ignore[arg-type]
+
+    buffer = seconds(rollouts, 3)
+    replay = trainer._open_phase()
+    update = seconds(lambda: trainer._step(replay), 20)
+    scored = (config.decoding.block or task.completion_length) / 2
+    forward = row_flops(model, length, scored) / flops, row_bytes(model, length) / speed
+    rows = [
+        ("a buffer of rollouts", buffer, counted.rows, forward),
+        ("an update", update, options.batch, tuple(4 * floor for floor in forward)),
+    ]
+    print("| | seconds | floor: multiplications | floor: bandwidth | times the larger floor |")
+    print("|---|--:|--:|--:|--:|")
+    table = []
+    for name, took, passed, floor in rows:
+        floors = [passed * part for part in floor]
+        table.append({"what": name, "seconds": took, "flops": floors[0], "bandwidth": floors[1]})
+        print(f"| {name} | {took:.4f} | {floors[0]:.4f} | {floors[1]:.4f} | {took / max(floors):.1f} |")
+    phase = 2 * buffer + options.steps * update
+    print(
+        f"{options.rows / buffer:.0f} rollouts/s ({counted.passes} passes, {counted.rows / options.rows:.1f} "
+        f"full rows each); {1 / update:.1f} updates/s of {options.batch} rows; a phase of {options.steps} "
+        f"updates and two buffers: {phase:.1f} s"
+    )
+    if options.json is not None:
+        kept = {"rows": table, "phase_seconds": phase, "rollouts_per_s": options.rows / buffer}
+        kept |= {"updates_per_s": 1 / update, "commit": commit(), "environment": environment()}
+        options.json.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Many runs, some side by side: each is a process of its own, in a folder of its own.
+
+A sweep can be stopped and started again at any time: runs that have finished are kept, runs that were
+stopped continue. Several small models share one GPU well, because each leaves it idle between kernels.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from rich.table import Table
+
+from dtm.api import Run
+from dtm.errors import CheckpointError, DtmError, require
+from dtm.training.checkpoint import has_checkpoint
+from dtm.training.config import RunConfig
+from dtm.training.folder import RunFolder, write_text
+from dtm.training.serialise import differences, to_yaml
+
+Say = Callable[[str], None]
+POLL = 0.2
+"""Seconds between looks at the running processes."""
+
+
+def over_seeds(settings: Mapping[str, RunConfig], seeds: Sequence[int]) -> dict[str, RunConfig]:
+    """``NAME-SEED`` for every setting and seed, seeds outermost: the first results cover all settings."""
+    return {
+        f"{name}-{seed}": replace(config, seed=seed) for seed in seeds for name, config in settings.items()
+    }
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Mean, lowest and highest."""
+    return {"mean": fmean(values), "low": min(values), "high": max(values)}
+
+
+def run_all(configs: Mapping[str, RunConfig], out: Path, jobs: int = 1, say: Say = print) -> dict[str, Run]:
+    """Train every configuration in ``out/NAME``, ``jobs`` at a time, and return the finished runs.
+
+    A run that fails does not stop the others; at the end the failures are named with their logs.
+    """
+    require(jobs >= 1, f"jobs must be at least 1, got {jobs}")
+    waiting = [_Job(name, config, out / name) for name, config in configs.items()]
+    for job in waiting:
+        job.check()
+    waiting = [job for job in waiting if not job.is_finished]
+    total, failed = len(waiting), []
+    running: list[_Job] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                running.append(waiting.pop(0).start())
+            time.sleep(POLL)
+            for job in [job for job in running if job.has_ended]:
+                running.remove(job)
+                left = len(waiting) + len(running)
+                say(f"[{total - left}/{total}] {job.name}: {job.verdict()}")
+                if not job.is_finished:
+                    failed.append(job)
+    finally:  # on Ctrl-C each run saves itself
+        for job in running:
+            job.stop()
+    if failed:
+        listed = "\n  ".join(f"{job.name}: {job.log}" for job in failed)
+        raise DtmError(
+            f"{len(failed)} runs did not finish; their logs:\n  {listed}\nThe same command retries."
+        )
+    return {name: Run.open(out / name) for name in configs}
+
+
+def sweep_table(
+    settings: Sequence[str] | Mapping[str, object], seeds: Sequence[int], runs: Mapping[str, Run]
+) -> Table:
+    """Mean and range over seeds of each setting's held-out measures."""
+    rows = {
+        name: [{**run.summary["tuned"], **_gap(run)} for run in (runs[f"{name}-{seed}"] for seed in seeds)]
+        for name in settings
+    }
+    measures = list(next(iter(rows.values()))[0])
+    table = Table("held out", *measures, caption=f"mean (lowest–highest) over {len(seeds)} seeds")
+    for name, found in rows.items():
+        spreads = [spread([row[measure] for row in found]) for measure in measures]
+        table.add_row(name, *(f"{s['mean']:.3f} ({s['low']:.3f}–{s['high']:.3f})" for s in spreads))
+    return table
+
+
+def _gap(run: Run) -> dict[str, float]:
+    closed = run.summary.get("gap_closed")
+    return {} if closed is None else {"gap_closed": closed}
+
+
+@dataclass(slots=True)
+class _Job:
+    """One run of a sweep, before, during and after its process."""
+
+    name: str
+    config: RunConfig
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+    begin: float = 0.0
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_name(f"{self.name}.log")
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.folder / "summary.json").is_file()
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process is not None and self.process.poll() is not None
+
+    def check(self) -> None:
+        """Refuse a folder that holds a run of another configuration, before anything starts."""
+        if not (self.folder / "config.yaml").is_file():
+            return
+        saved = RunFolder(self.folder).read_config()
+        if self.config.model.base is None:  # then the run wrote down which one it found
+            saved = replace(saved, model=replace(saved.model, base=None))
+        changes = list(differences(saved, self.config))
+        require(
+            not changes,
+            f"{self.folder} holds a run of another configuration ({'; '.join(changes)}). "
+            "Choose another folder with --out.",
+            CheckpointError,
+        )
+
+    def start(self) -> _Job:
+        """Begin the run, or continue it if it was stopped after a checkpoint."""
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "dtm.cli", "train", self.config.recipe, "--out", str(self.folder)]
+        if (self.folder / "config.yaml").is_file() and has_checkpoint(self.folder / "checkpoints"):
+            command.append("--resume")
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)  # killed before its first checkpoint
+            settings = self.folder.with_name(f"{self.name}.yaml")
+            write_text(settings, to_yaml(self.config))
+            command += ["--config", str(settings)]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        self.begin = time.perf_counter()
+        return self
+
+    def stop(self) -> None:
+        """Ask the run to save itself, and wait until it has."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait()
+
+    def verdict(self) -> str:
+        """How it ended, in a few words."""
+        if not self.is_finished:
+            return f"not finished, see {self.log}"
+        tuned = Run.open(self.folder).summary["tuned"]
+        measures = "  ".join(f"{name} {value:.3f}" for name, value in tuned.items())
+        return f"{measures}  ({(time.perf_counter() - self.begin) / 60:.1f} min)"

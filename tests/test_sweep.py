@@ -1,0 +1,70 @@
+"""Many runs: what is finished is kept, what was stopped goes on, and what fails is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dtm.cli import main
+from dtm.errors import CheckpointError, DtmError
+from dtm.sweep import over_seeds, run_all, spread, sweep_table
+
+
+def test_seeds_come_outermost_so_that_every_setting_has_a_first_result_early(tiny):
+    names = list(over_seeds({"a": tiny, "b": tiny}, [0, 7]))
+    assert names == ["a-0", "b-0", "a-7", "b-7"]
+    assert over_seeds({"a": tiny}, [7])["a-7"].seed == 7
+
+
+def test_a_spread_is_mean_lowest_and_highest():
+    assert spread([1.0, 4.0, 1.0]) == {"mean": 2.0, "low": 1.0, "high": 4.0}
+
+
+def test_a_failing_run_stops_no_other_and_finished_ones_are_kept(tiny, tmp_path):
+    broken = replace(tiny, reward=replace(tiny.reward, function="no_such_module:reward"))
+    configs, said = {"good": tiny, "bad": broken}, []
+    with pytest.raises(DtmError, match="1 runs did not finish") as problem:
+        run_all(configs, tmp_path, jobs=2, say=said.append)
+    assert "bad.log" in str(problem.value)
+    assert "no_such_module" in (tmp_path / "bad.log").read_text()
+    made = (tmp_path / "good" / "summary.json").stat().st_mtime_ns
+    assert any("good: reward" in line for line in said)
+    runs = run_all({"good": tiny}, tmp_path)
+    assert runs["good"].is_finished
+    assert (tmp_path / "good" / "summary.json").stat().st_mtime_ns == made
+    with pytest.raises(CheckpointError, match=r"another configuration \(seed"):
+        run_all({"good": replace(tiny, seed=5)}, tmp_path)
+
+
+def test_a_grid_is_trained_and_summed_up_in_a_table(tiny, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    flags = ["--model.base", tiny.model.base, "--task.size", "7", "--task.completion-length", "5"]
+    flags += [
+        "--tilt.max-steps",
+        "2",
+        "--tilt.final",
+        "1",
+        "--evaluation.prompts",
+        "2",
+        "--replay.prompts",
+        "2",
+    ]
+    vary = ["--vary", "tilt.step=0.5,1", "--seeds", "1", "--jobs", "2", "--out", "grid"]
+    assert main(["sweep", "maze-small", *flags, *vary]) == 0
+    printed = capsys.readouterr().out
+    assert "tilt.step=0.5" in printed
+    assert "tilt.step=1" in printed
+    assert (tmp_path / "grid" / "tilt.step=1-0" / "summary.json").is_file()
+
+
+def test_the_table_has_a_row_for_each_setting(finished):
+    table = sweep_table(["x"], [0, 1], {"x-0": finished, "x-1": finished})
+    assert table.row_count == 1
+    assert [str(column.header) for column in table.columns][:2] == ["held out", "reward"]
+
+
+@pytest.mark.parametrize("text", ["tilt.step", "=1,2", "tilt.step="])
+def test_a_field_without_values_is_refused(text, capsys):
+    assert main(["sweep", "maze-small", "--vary", text]) == 2
+    assert "write FIELD=V1,V2" in capsys.readouterr().err

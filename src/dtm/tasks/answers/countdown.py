@@ -34,7 +34,7 @@ def grade(question: str, ground_truth: Any, generation: str, rules: Rules) -> Ve
         right = [
             side for side in sides if "." not in side and uses(side, numbers) and evaluate(side) == target
         ]
-        return Verdict((right or sides or [None])[0], bool(right))
+        return Verdict(next(iter(right or sides), None), bool(right))
     expression = _published(generation, rules)
     return Verdict(expression, solves(expression, numbers, target))
 

@@ -29,9 +29,9 @@ class Malformed(ValueError):
 
 
 def same(answer: str, gold: str) -> bool:
-    """Whether two answers agree after normalisation.
+    r"""Whether two answers agree after normalisation.
 
-    >>> same(r"x = \\dfrac12", "1/2"), same("0.50", "1/2")
+    >>> same(r"x = \dfrac12", "1/2"), same("0.50", "1/2")
     (True, False)
     """
     try:

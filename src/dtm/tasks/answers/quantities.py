@@ -25,9 +25,9 @@ def plain(text: str) -> str:
 
 
 def exact(text: str) -> Fraction | None:
-    """The number that the text is, all of it.
+    r"""The number that the text is, all of it.
 
-    >>> exact("$1,000"), exact(r"\\frac{1}{2}"), exact("18 dollars")
+    >>> exact("$1,000"), exact(r"\frac{1}{2}"), exact("18 dollars")
     (Fraction(1000, 1), Fraction(1, 2), None)
     """
     return evaluate(plain(text))

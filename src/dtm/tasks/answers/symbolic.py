@@ -77,8 +77,13 @@ class Judge:
         self._stop()
         # By path, so that the child is this very file; -P keeps its neighbours from shadowing other modules.
         child = [sys.executable, "-P", str(Path(__file__).with_name("symbolic_child.py")), str(self.deadline)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self._process = subprocess.Popen(child, text=True, encoding="ascii", **pipes)
+        self._process = subprocess.Popen(
+            child,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="ascii",
+        )
         self._replies = queue.Queue()
         threading.Thread(target=_forward, args=(self._process, self._replies), daemon=True).start()
         try:

@@ -17,6 +17,10 @@ class ConfigError(DtmError, ValueError):
     """A recipe, field, type or value that cannot be run."""
 
 
+class DataError(DtmError, ValueError):
+    """A data file that is missing or a row that cannot be understood."""
+
+
 class RewardError(DtmError, RuntimeError):
     """A reward function that raised, hung, or returned something that is not a reward."""
 

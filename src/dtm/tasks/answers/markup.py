@@ -1,0 +1,90 @@
+r"""Finding tags and boxes in generated text, each in one pass over it.
+
+Generations are long, cut off anywhere and sometimes full of unclosed ``\boxed{``; patterns that try every
+opening against every closing would take minutes on those.
+"""
+
+from __future__ import annotations
+
+import re
+
+OPEN, CLOSE = "<answer>", "</answer>"
+SPECIALS = ("<|eot_id|>", "<|endoftext|>")
+BOX = r"\boxed"
+BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+
+
+def first_pair(text: str) -> str | None:
+    """What stands between the first answer tag and the next closing one."""
+    opening = text.find(OPEN)
+    closing = text.find(CLOSE, opening + len(OPEN))
+    return None if opening < 0 or closing < 0 else text[opening + len(OPEN) : closing]
+
+
+def last_pair(text: str) -> str | None:
+    """The last of the answer pairs that are met when reading from the left, none inside another."""
+    found, place = None, 0
+    while (opening := text.find(OPEN, place)) >= 0:
+        opening += len(OPEN)
+        closing = text.find(CLOSE, opening)
+        if closing < 0:
+            break
+        found, place = text[opening:closing], closing + len(CLOSE)
+    return found
+
+
+def last_answer(text: str) -> str | None:
+    """The last answer block; one that was cut off runs to the end of the text."""
+    opening = text.rfind(OPEN)
+    return None if opening < 0 else text[opening + len(OPEN) :].split(CLOSE, 1)[0]
+
+
+def without_specials(text: str) -> str:
+    """The text up to the first end-of-turn or end-of-text token."""
+    ends = [end for token in SPECIALS if (end := text.find(token)) >= 0]
+    return text[: min(ends)] if ends else text
+
+
+def balanced_boxes(text: str) -> list[tuple[int, int]]:
+    r"""Where the contents of ``\boxed{…}`` begin and end, in order, for those that are closed.
+
+    Escaped braces do not count. Places, not texts: nested boxes would take quadratic room.
+    """
+    spans, openings = [], []
+    for brace in BRACE.finditer(text):
+        if brace.group() == "{":
+            openings.append(brace.start())
+        elif brace.group() == "}" and openings:
+            opening = openings.pop()
+            if text.endswith(BOX, 0, opening):
+                spans.append((opening + 1, brace.start()))
+    return sorted(spans)
+
+
+def last_box(text: str) -> str | None:
+    """The contents of the last box that is closed."""
+    spans = balanced_boxes(text)
+    return text[slice(*spans[-1])] if spans else None
+
+
+def published_box(text: str) -> str | None:
+    r"""The last box as the published graders read it: the whole text without one, None if it is not closed.
+
+    ``\boxed x`` anywhere in the text goes before ``\boxed{x}`` and runs to the next dollar sign; ``\fbox``
+    is a fallback that keeps its wrapping; escaped braces count.
+    """
+    spaced = text.rfind(BOX + " ")
+    if spaced >= 0:
+        return text[spaced + len(BOX) + 1 :].split("$", 1)[0]
+    start = text.rfind(BOX)
+    if start < 0:
+        start = text.rfind(r"\fbox")
+    if start < 0:
+        return text
+    depth = 0
+    for brace in re.finditer("[{}]", text[start:]):
+        depth += 1 if brace.group() == "{" else -1
+        if depth == 0 and brace.group() == "}":
+            box = text[start : start + brace.end()]
+            return box[len(BOX) + 1 : -1] if box.startswith(BOX + "{") else box
+    return None

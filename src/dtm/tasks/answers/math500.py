@@ -1,0 +1,48 @@
+r"""MATH500: a LaTeX answer in a box.
+
+The published rules (all three the same) take the last box, the whole text where there is none, and the first
+answer pair where the box is empty or not closed; then compare strings (`latex`). ``fixed`` takes the last box
+that is closed, else the answer block, never a whole text, and after the strings asks for equal mathematics
+(`symbolic`, from the optional extra "math").
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dtm.errors import DataError, require
+from dtm.tasks.answers import latex, symbolic
+from dtm.tasks.answers.markup import first_pair, last_answer, last_box, published_box, without_specials
+from dtm.tasks.answers.verdict import Rules, Verdict
+
+
+def grade(question: str, ground_truth: Any, generation: str, rules: Rules) -> Verdict:
+    """Judge one generation; the ground truth is the gold answer in LaTeX, without its box."""
+    require(
+        isinstance(ground_truth, str),
+        f"ground_truth must be the gold answer as text, got {str(ground_truth)[:80]!r}",
+        DataError,
+    )
+    if rules == "fixed":
+        symbolic.require_installed()
+        answer = _fixed(without_specials(generation))
+        return Verdict(answer, answer is not None and _equal(answer, ground_truth))
+    answer = _published(generation)
+    return Verdict(answer, answer is not None and latex.same(answer, ground_truth))
+
+
+def _published(text: str) -> str | None:
+    box = published_box(text)
+    if box:
+        return box
+    pair = first_pair(text)
+    return box if pair is None else pair.strip()
+
+
+def _fixed(text: str) -> str | None:
+    answer = last_box(text) or last_answer(text)
+    return answer.strip().strip("$").removesuffix(".").strip() or None if answer else None
+
+
+def _equal(answer: str, gold: str) -> bool:
+    return latex.same(answer, gold) or symbolic.equal(answer, gold)

@@ -1,0 +1,39 @@
+"""Numbers in running text, as a person reads them: "$1,000", "-5", "1{,}000", "1/2"."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from dtm.tasks.arithmetic import MAX_DIGITS, evaluate
+
+SEPARATORS = ("{,}", r",\!", r"\,", r"\!")
+NOISE = (r"\$", "$", r"\%", "%", r"\left", r"\right", r"\(", r"\)")
+THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
+FRACTION = re.compile(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}")
+NUMBER = re.compile(r"(?<![0-9.])-?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
+
+
+def plain(text: str) -> str:
+    """The text without currency signs, thousands separators and typography."""
+    for separator in SEPARATORS:
+        text = text.replace(separator, ",")
+    for noise in NOISE:
+        text = text.replace(noise, "")
+    text = FRACTION.sub(r"((\1)/(\2))", text.replace("−", "-"))
+    return THOUSANDS.sub("", text).strip()
+
+
+def exact(text: str) -> Fraction | None:
+    r"""The number that the text is, all of it.
+
+    >>> exact("$1,000"), exact(r"\frac{1}{2}"), exact("18 dollars")
+    (Fraction(1000, 1), Fraction(1, 2), None)
+    """
+    return evaluate(plain(text))
+
+
+def numbers(text: str) -> list[Fraction]:
+    """The numbers in the text, in order; those too long to be meant are left out."""
+    found = NUMBER.findall(plain(text))
+    return [Fraction(number) for number in found if len(number) <= MAX_DIGITS]

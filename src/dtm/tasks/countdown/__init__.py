@@ -1,0 +1,1 @@
+"""Countdown: reach a target with three numbers, each used once, and + - * /."""

@@ -1,0 +1,45 @@
+"""Countdown items made here, for training without the file of the published runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from dtm.errors import require
+from dtm.random import stream
+from dtm.tasks.countdown.items import CountdownItem
+from dtm.tasks.countdown.solve import solvable
+
+NUMBERS = (1, 99)
+TARGETS = (10, 100)
+"""Both ends included; the ranges of the published training set."""
+ROUNDS = 200
+"""Batches to draw before giving up: about one draw in ten is solvable."""
+
+
+def generate(count: int, seed: int, excluded: Iterable[CountdownItem] = ()) -> list[CountdownItem]:
+    """Different solvable items, none of them one of the excluded, up to the order of the numbers.
+
+    Numbers and target are drawn uniformly and kept if they have a solution, so that the share of items that
+    need * or / is that of all solvable ones.
+    """
+    require(count > 0, f"count must be positive, got {count}")
+    generator = stream(seed, "countdown-items")
+    seen = {item.key for item in excluded}
+    items: list[CountdownItem] = []
+    for _ in range(ROUNDS):
+        for item in _draws(16 * count, generator):
+            if item.key not in seen and solvable(item):
+                seen.add(item.key)
+                items.append(item)
+                if len(items) == count:
+                    return items
+    require(False, f"found {len(items)} different Countdown items, not {count}: ask for fewer")
+    return items
+
+
+def _draws(count: int, generator: torch.Generator) -> list[CountdownItem]:
+    numbers = torch.randint(NUMBERS[0], NUMBERS[1] + 1, (count, 3), generator=generator).tolist()
+    targets = torch.randint(TARGETS[0], TARGETS[1] + 1, (count,), generator=generator).tolist()
+    return [CountdownItem(tuple(row), target) for row, target in zip(numbers, targets, strict=True)]

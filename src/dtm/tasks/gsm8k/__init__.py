@@ -1,0 +1,1 @@
+"""GSM8K: word problems with a number as the answer."""

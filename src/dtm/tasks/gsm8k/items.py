@@ -1,0 +1,43 @@
+"""GSM8K items, and reading them from a data folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dtm.errors import DataError, require
+from dtm.tasks.data import read_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Gsm8kItem:
+    """A question and its answer."""
+
+    question: str
+    answer: str
+    """What the data set says after "####", commas and sign included."""
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What a reward receives."""
+        return {"answer": self.answer}
+
+
+def test_items(folder: Path) -> list[Gsm8kItem]:
+    """The 1,319 test questions."""
+    return _read(folder, "gsm8k_test.jsonl")
+
+
+def train_items(folder: Path) -> list[Gsm8kItem]:
+    """The 7,473 training questions."""
+    return _read(folder, "gsm8k_train.jsonl.gz")
+
+
+def _read(folder: Path, name: str) -> list[Gsm8kItem]:
+    items = []
+    for number, row in enumerate(read_rows(folder, name, ("question", "answer")), start=1):
+        _, mark, answer = row["answer"].rpartition("####")
+        require(bool(mark), f"{name}, row {number}: the answer does not end in '#### number'", DataError)
+        items.append(Gsm8kItem(row["question"], answer.strip()))
+    return items

@@ -1,0 +1,1 @@
+"""MATH: competition problems with a LaTeX answer, tested on MATH500."""

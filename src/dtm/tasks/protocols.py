@@ -1,0 +1,42 @@
+"""Whose prompts: texts are data of the protocol that a number was published under, so they are kept as such.
+
+DTM asks the same in training and in evaluation, word for word as in its paper. SPG, and d1 before it, ask
+differently in the two; their layout is kept here, in the paper's words where the two share a text and in our
+own elsewhere. Chat templates trim a message, so white space at its ends does not matter.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Protocol = Literal["dtm", "spg", "d1"]
+Stage = Literal["training", "evaluation"]
+
+FORMAT_BLOCK = """
+Respond in the following format:
+<reasoning>
+...
+</reasoning>
+<answer>
+...
+</answer>
+"""
+
+MATH_EXPERT = (
+    "You are a math expert. You will be given a question to solve. Solve it step by step. "
+    r"Wrap the final answer in a \boxed{}."
+)
+
+MATH_TEMPLATE = rf"""{MATH_EXPERT}
+Respond in the following format:
+<reasoning>
+Your reasoning here
+</reasoning>
+<answer>
+\boxed{{...}}
+</answer>"""
+
+
+def prefill(protocol: Protocol, stage: Stage) -> str:
+    """What the completion is made to begin with: d1 and SPG evaluate from inside the reasoning tag."""
+    return "" if protocol == "dtm" or stage == "training" else "<reasoning>"

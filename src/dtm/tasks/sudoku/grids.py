@@ -1,0 +1,72 @@
+"""All 288 completed 4×4 grids, and which of them a puzzle allows.
+
+A set of grids is an integer with a bit for each: the completions of a puzzle are then the intersection of one
+set for each given digit, and whether there is just one is a question about one integer.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import permutations, product
+
+SIDE, CELLS = 4, 16
+
+
+@cache
+def all_grids() -> tuple[str, ...]:
+    """Every valid grid, in order."""
+    rows = ["".join(row) for row in permutations("1234")]
+    found = ("".join(choice) for choice in product(rows, repeat=SIDE) if _columns_differ(choice))
+    return tuple(grid for grid in found if is_valid(grid))
+
+
+def is_valid(grid: str) -> bool:
+    """Whether each row, column and 2×2 box holds 1, 2, 3 and 4."""
+    return len(grid) == CELLS and all({grid[cell] for cell in unit} == set("1234") for unit in units())
+
+
+@cache
+def units() -> tuple[tuple[int, ...], ...]:
+    """The cells of each row, column and box."""
+    rows = [tuple(range(SIDE * row, SIDE * row + SIDE)) for row in range(SIDE)]
+    columns = [tuple(range(column, CELLS, SIDE)) for column in range(SIDE)]
+    boxes = [(corner, corner + 1, corner + SIDE, corner + SIDE + 1) for corner in (0, 2, 8, 10)]
+    return (*rows, *columns, *boxes)
+
+
+def completions(puzzle: str) -> list[str]:
+    """The valid grids that keep the puzzle's digits."""
+    bits = _allowed(puzzle)
+    return [grid for place, grid in enumerate(all_grids()) if bits >> place & 1]
+
+
+def is_unique(puzzle: str) -> bool:
+    """Whether the puzzle has exactly one completion."""
+    return _allowed(puzzle).bit_count() == 1
+
+
+def is_solution(puzzle: str, grid: str) -> bool:
+    """Whether the grid is valid and keeps the puzzle's digits."""
+    return is_valid(grid) and all(p in ("0", g) for p, g in zip(puzzle, grid, strict=True))
+
+
+def _allowed(puzzle: str) -> int:
+    bits = (1 << len(all_grids())) - 1
+    for cell, digit in enumerate(puzzle):
+        if digit != "0":
+            bits &= _with_digit().get((cell, digit), 0)
+    return bits
+
+
+@cache
+def _with_digit() -> dict[tuple[int, str], int]:
+    """For each cell and digit, the set of grids that have it there."""
+    sets: dict[tuple[int, str], int] = {}
+    for place, grid in enumerate(all_grids()):
+        for cell, digit in enumerate(grid):
+            sets[cell, digit] = sets.get((cell, digit), 0) | 1 << place
+    return sets
+
+
+def _columns_differ(rows: tuple[str, ...]) -> bool:
+    return all(len(set(column)) == SIDE for column in zip(*rows, strict=True))

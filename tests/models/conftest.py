@@ -128,14 +128,19 @@ def write_hub(tmp_path) -> Callable[..., Path]:
     """A random checkpoint of a family, with changes to its configuration, in one file or in shards."""
 
     def write(
-        family: str, shards: int = 1, dtype: torch.dtype = torch.float32, name: str = "hub", **changes: Any
+        family: str,
+        shards: int = 1,
+        dtype: torch.dtype = torch.float32,
+        scale: float = 0.2,
+        name: str = "hub",
+        **changes: Any,
     ) -> Path:
         folder, config = tmp_path / name, BASES[family] | changes
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(config))
         noise = stream(0, "checkpoint")
         tensors = {
-            tensor: (torch.randn(shape, generator=noise) * 0.2 + ("norm" in tensor or "ln_f" in tensor)).to(
+            tensor: (torch.randn(shape, generator=noise) * scale + ("norm" in tensor or "ln_f" in tensor)).to(
                 dtype
             )
             for tensor, shape in SHAPES[family](config).items()

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from dtm.errors import require
 from dtm.models.denoiser import Denoiser
@@ -148,6 +149,10 @@ class Block(nn.Module):
 class Transformer(Denoiser):
     """A stack of blocks between a token embedding and a head."""
 
+    recompute: bool = False
+    """Keep each block's input alone and work out the rest again in the backward pass: a third more
+    arithmetic for a fraction of the memory (see `dtm.models.memory`)."""
+
     def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.config = config
@@ -169,7 +174,10 @@ class Transformer(Denoiser):
         rotation = rotary(tokens.shape[1], head_width, self.config.rope_base, tokens.device)
         x = self.embedding(tokens)
         for block in self.blocks:
-            x = block(x, rotation, mask)
+            if self.recompute and torch.is_grad_enabled():
+                x = checkpoint(block, x, rotation, mask, use_reentrant=False)
+            else:
+                x = block(x, rotation, mask)
         return self.norm(x)
 
     def compile_blocks(self) -> None:

@@ -138,3 +138,13 @@ def test_rotary_scores_depend_on_distance_alone():
 def test_an_impossible_shape_is_refused_by_name(changes, named):
     with pytest.raises(ConfigError, match=named):
         model(**changes)
+
+
+def test_recomputed_blocks_have_the_same_gradients():
+    plain, lean = model(), model()
+    lean.recompute = True
+    tokens = torch.stack([sentence(8, seed) for seed in range(3)])
+    for network in (plain, lean):
+        network(tokens, None, tokens == MASK).square().mean().backward()
+    for one, other in zip(plain.parameters(), lean.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)

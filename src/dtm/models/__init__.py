@@ -1,8 +1,9 @@
 """Denoisers: what predicts the clean token at a masked position."""
 
+from dtm.models.adapters import LoRA
 from dtm.models.denoiser import Denoiser
 from dtm.models.policy import Policy
 from dtm.models.tabular import Tabular
 from dtm.models.transformer import Transformer, TransformerConfig
 
-__all__ = ["Denoiser", "Policy", "Tabular", "Transformer", "TransformerConfig"]
+__all__ = ["Denoiser", "LoRA", "Policy", "Tabular", "Transformer", "TransformerConfig"]

@@ -22,6 +22,8 @@ class Denoiser(nn.Module, ABC):
     vocab_size: int
     mask_id: int
     eos_id: int
+    shift: int = 0
+    """0: the state at position i predicts token i (LLaDA); 1: the state at i − 1 does (Dream)."""
 
     @abstractmethod
     def hidden(
@@ -30,8 +32,8 @@ class Denoiser(nn.Module, ABC):
         """Final hidden states. A padded batch gives the same numbers as its unpadded rows."""
 
     @abstractmethod
-    def head(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
-        """Logits of chosen hidden states."""
+    def head(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N W"]:
+        """Logits of chosen hidden states; columns beyond the vocabulary, if any, are no tokens."""
 
     def forward(
         self,
@@ -40,8 +42,39 @@ class Denoiser(nn.Module, ABC):
         where: Bool[Tensor, "B L"],
     ) -> Float[Tensor, "N V"]:
         """Log π_θ, in float32 or better, where ``where`` is true, in row-major order."""
-        rows = where.flatten().nonzero().squeeze(1)  # waits for the device, so before it is given work
+        rows = predictors(where, attention, self.shift)  # waits for the device, so before it is given work
         logits = self.head(self.hidden(tokens, attention).flatten(0, 1).index_select(0, rows))
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits = logits[:, : self.vocab_size].to(torch.promote_types(logits.dtype, torch.float32))
         logits[:, self.mask_id] = EXCLUDED
         return logits.log_softmax(-1)
+
+    @torch.no_grad()
+    def logits(
+        self,
+        input_ids: Int[Tensor, "B L"],
+        attention_mask: Bool[Tensor, "B L"] | Int[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, "B L W"]:
+        """The head as the checkpoint has it, at every position: for inspection, not for training.
+
+        Neither the shift nor the exclusion of the mask token is applied, so the numbers are those of the
+        model's own reference code.
+        """
+        attention = None if attention_mask is None else attention_mask.bool()
+        states = self.hidden(input_ids, attention)
+        return self.head(states.flatten(0, 1)).view(*input_ids.shape, -1)
+
+
+def predictors(
+    where: Bool[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None, shift: int
+) -> Int[Tensor, " N"]:
+    """The flat index of the hidden state that predicts each position of ``where``.
+
+    With a shift, a row's first real token has no state before it and is predicted from its own; counting
+    from the first real token makes a padded row equal to the row alone.
+    """
+    rows = where.flatten().nonzero().squeeze(1)
+    if shift == 0:
+        return rows
+    preceded = torch.zeros_like(where)
+    preceded[:, shift:] = True if attention is None else attention[:, :-shift]
+    return rows - shift * preceded.flatten()[rows]

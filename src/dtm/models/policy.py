@@ -1,28 +1,60 @@
-"""The models of a run: the trained student π_θ, the frozen teacher π_a, and the student's average."""
+"""The models of a run: the trained student π_θ, the frozen teacher π_a, the student's average, the base π_0.
+
+They are full copies, or adapters over one shared base; which of the two is decided where they are made, and
+nothing else asks.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from dtm.errors import require
+from dtm.models.adapters import (
+    LoRA,
+    adapted,
+    adapter_parameters,
+    adapter_weights,
+    frozen_adapted,
+    load_adapter_weights,
+)
 from dtm.models.denoiser import Denoiser
 from dtm.models.transformer import Transformer
+from dtm.random import stream
 from dtm.records import MaskedStates
 
 
 class Policy:
-    """Student, π_a and optionally the exponential moving average of the student, as full copies."""
+    """Student, π_a and optionally the exponential moving average of the student.
 
-    def __init__(self, base: Denoiser, ema: float | None = None) -> None:
-        self.student = base
-        self.teacher = _frozen(base)
-        self.ema = ema
-        self.average = None if ema is None else _frozen(base)
-        self.forward: Callable[..., Tensor] = base
+    With ``lora`` each is an adapter over the weights of ``base``, which is π_0 and frozen. Without, the
+    student is ``base`` itself and the others are copies; π_0 is then kept only if ``keep_base`` asks for it.
+    """
+
+    def __init__(
+        self,
+        base: Denoiser,
+        ema: float | None = None,
+        *,
+        lora: LoRA | None = None,
+        keep_base: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.ema, self.lora = ema, lora
+        self.student: Denoiser
+        self.base: Denoiser | None
+        if lora is None:
+            self.student, self.base = base, _frozen(base) if keep_base else None
+        else:
+            self.base = _transformer(base).eval()
+            self.student = adapted(_transformer(base), lora, generator or stream(0, "adapters"))
+        self.teacher = self._frozen_student()
+        self.average = None if ema is None else self._frozen_student()
+        self.forward: Callable[..., Tensor] = self.student
         """How the student is called; a data-parallel trainer puts its wrapper here."""
 
     def log_pi(self, states: MaskedStates) -> Float[Tensor, "N V"]:
@@ -34,9 +66,31 @@ class Policy:
         """log π_a at the scored positions, row by row."""
         return self.teacher(states.tokens, states.attention, states.eligible)
 
+    @torch.no_grad()
+    def log_pi_0(self, states: MaskedStates) -> Float[Tensor, "N V"]:
+        """log π_0 at the scored positions, row by row."""
+        require(self.base is not None, "π_0 was not kept: make the Policy with keep_base=True")
+        assert self.base is not None
+        return self.base(states.tokens, states.attention, states.eligible)
+
+    def trained(self) -> list[nn.Parameter]:
+        """What the optimiser changes: the student's weights, or those of its adapter."""
+        return list(self._changing(self.student).values())
+
+    def weights(self, model: Denoiser) -> dict[str, Tensor]:
+        """What tells one of the models from the others, by name: a checkpoint's contents."""
+        return model.state_dict() if self.lora is None else adapter_weights(model)
+
+    def load_weights(self, model: Denoiser, weights: Mapping[str, Tensor]) -> None:
+        """Put back what `weights` returned, strictly."""
+        if self.lora is None:
+            model.load_state_dict(weights)
+        else:
+            load_adapter_weights(model, weights)
+
     def compile(self) -> None:
         """Compile the models that are run."""
-        for model in (self.student, self.teacher):
+        for model in (self.student, self.teacher, self.base):
             if isinstance(model, Transformer):
                 model.compile_blocks()
 
@@ -44,16 +98,37 @@ class Policy:
     def track(self) -> None:
         """Move the average towards the student: average ← ema · average + (1 − ema) · student."""
         if self.average is not None and self.ema is not None:
-            for average, student in zip(self.average.parameters(), self.student.parameters(), strict=True):
-                average.lerp_(student, 1 - self.ema)
+            student = self._changing(self.student)
+            for name, average in self._changing(self.average).items():
+                average.lerp_(student[name], 1 - self.ema)
 
     def promote(self) -> None:
         """End a phase: the student (or its average) becomes π_{a+h}, and all models start from it."""
-        weights = (self.student if self.average is None else self.average).state_dict()
-        self.student.load_state_dict(weights)
-        self.teacher.load_state_dict(weights)
+        weights = self.weights(self.student if self.average is None else self.average)
+        self.load_weights(self.student, weights)
+        self.load_weights(self.teacher, weights)
         if self.average is not None:
-            self.average.load_state_dict(weights)
+            self.load_weights(self.average, weights)
+
+    def _frozen_student(self) -> Denoiser:
+        """Another model that is where the student is, and stays there."""
+        if self.lora is None:
+            return _frozen(self.student)
+        assert self.base is not None
+        return frozen_adapted(_transformer(self.base), self.lora, adapter_weights(self.student))
+
+    def _changing(self, model: Denoiser) -> dict[str, nn.Parameter]:
+        """The parameters that differ between the models, by name."""
+        return dict(model.named_parameters()) if self.lora is None else adapter_parameters(model)
+
+
+def _transformer(base: Denoiser) -> Transformer:
+    require(
+        isinstance(base, Transformer),
+        f"adapters need a native transformer, not a {type(base).__name__}: train all weights instead",
+    )
+    assert isinstance(base, Transformer)
+    return base
 
 
 def _frozen(model: Denoiser) -> Denoiser:

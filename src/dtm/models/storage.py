@@ -1,52 +1,67 @@
-"""Models on disk: ``model.safetensors`` and ``config.json`` in one folder, loaded strictly by name."""
+"""Models on disk: ``config.json`` and safetensors in one folder, the package's own or as on the hub."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-from dtm.errors import CheckpointError, nearest, require
+from dtm.errors import CheckpointError, require
+from dtm.models.families import read_shape
+from dtm.models.native import NATIVE
+from dtm.models.nf4 import with_nf4_layers
 from dtm.models.transformer import Transformer, TransformerConfig
+from dtm.models.weights import fill
 
 
 def save_model(model: Transformer, folder: Path, dtype: torch.dtype | None = None) -> None:
-    """Write weights (optionally in a smaller dtype) and shape to ``folder``."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write weights (optionally in a smaller dtype) and shape to ``folder``, in the package's own layout."""
     weights = {
         name: value.detach().cpu().to(dtype or value.dtype).contiguous()
         for name, value in model.state_dict().items()
     }
+    plain = weights.keys() == without_memory(model.config).state_dict().keys()
+    require(
+        plain,
+        "this model has adapters or NF4 weights, which are not a model of their own. Write the adapter "
+        "with dtm.models.export.save_adapter, or merge it with dtm.models.export.save_merged.",
+        CheckpointError,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
     save_file(weights, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(asdict(model.config), indent=2) + "\n", encoding="utf-8")
 
 
-def load_model(folder: Path) -> Transformer:
-    """Read a model back in float32; a missing or unexpected tensor is an error that names it."""
-    try:
-        shape = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        weights = load_file(folder / "model.safetensors")
-    except (FileNotFoundError, json.JSONDecodeError, SafetensorError) as problem:
-        raise CheckpointError(f"no usable model in {folder}: {problem}") from None
-    known = {f.name for f in fields(TransformerConfig)}
-    for key in shape:
-        require(
-            key in known,
-            f"{folder}/config.json: unknown field {key!r}. {nearest(key, known)}",
-            CheckpointError,
-        )
-    model = Transformer(TransformerConfig(**shape))
-    expected = model.state_dict()
-    for name in expected.keys() ^ weights.keys():
-        kind = "misses" if name in expected else "has an unexpected"
-        raise CheckpointError(f"{folder}/model.safetensors {kind} tensor {name!r}")
-    for name, value in weights.items():
-        found, wanted = tuple(value.shape), tuple(expected[name].shape)
-        message = f"{folder}/model.safetensors: {name!r} is {found}, config.json says {wanted}"
-        require(found == wanted, message, CheckpointError)
-    model.load_state_dict(weights)
+def load_model(
+    path: str | Path,
+    *,
+    dtype: torch.dtype | None = None,
+    device: str | torch.device = "cpu",
+    nf4: bool = False,
+) -> Transformer:
+    """A model from a folder: saved by this package, or LLaDA or Dream as they lie on the hub.
+
+    No code from the folder is run. A tensor that is missing, unexpected or of another shape, a missing
+    shard and a setting that the native transformer does not have are errors that name it. Without a
+    ``dtype``, the package's own models come in float32 and the hub's in the dtype they are stored in.
+    With ``nf4`` the projections of the blocks are quantised to four bits while they are read.
+    """
+    folder = Path(path)
+    require(folder.is_dir(), f"no usable model in {folder}: there is no such folder", CheckpointError)
+    family, config = read_shape(folder)
+    model = without_memory(config)
+    if nf4:
+        model = with_nf4_layers(model)
+    if dtype is None and family is NATIVE:
+        dtype = torch.float32
+    fill(model, folder, family.hub_name, dtype, torch.device(device))
     return model
+
+
+def without_memory(config: TransformerConfig) -> Transformer:
+    """A model of names and shapes alone (on the meta device)."""
+    with torch.device("meta"):
+        return Transformer(config)

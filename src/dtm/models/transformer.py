@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from dtm.errors import require
 from dtm.models.denoiser import Denoiser
@@ -41,6 +42,17 @@ class TransformerConfig:
     """Biases on the query, key and value projections (Dream has them, LLaDA does not)."""
     tied: bool = False
     """Use the token embedding as the output head."""
+    embedding_size: int | None = None
+    """Rows of the embedding and the head, where they exceed the vocabulary; None: as many as tokens."""
+    shift: int = 0
+    """How many positions before a token the state that predicts it lies: 0 LLaDA, 1 Dream."""
+    family: str = "native"
+    """Whose module names adapters and exports use: native, llada or dream."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the embedding and the head."""
+        return self.embedding_size or self.vocab_size
 
     def __post_init__(self) -> None:
         kv_heads = self.kv_heads or self.heads
@@ -60,6 +72,11 @@ class TransformerConfig:
             0 <= self.mask_id < self.vocab_size,
             f"mask_id {self.mask_id} is outside the vocabulary of {self.vocab_size}",
         )
+        require(
+            self.rows >= self.vocab_size,
+            f"embedding_size {self.embedding_size} is smaller than the vocabulary of {self.vocab_size}",
+        )
+        require(self.shift in (0, 1), f"shift is 0 or 1, got {self.shift}")
 
 
 Rotation = tuple[Float[Tensor, "L E"], Float[Tensor, "L E"]]
@@ -132,14 +149,19 @@ class Block(nn.Module):
 class Transformer(Denoiser):
     """A stack of blocks between a token embedding and a head."""
 
+    recompute: bool = False
+    """Keep each block's input alone and work out the rest again in the backward pass: a third more
+    arithmetic for a fraction of the memory (see `dtm.models.memory`)."""
+
     def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.config = config
         self.vocab_size, self.mask_id, self.eos_id = config.vocab_size, config.mask_id, config.eos_id
-        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        self.shift = config.shift
+        self.embedding = nn.Embedding(config.rows, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=config.norm_eps)
-        self.unembedding = None if config.tied else nn.Linear(config.width, config.vocab_size, bias=False)
+        self.unembedding = None if config.tied else nn.Linear(config.width, config.rows, bias=False)
         if generator is not None:
             self._initialise(generator)
 
@@ -152,7 +174,10 @@ class Transformer(Denoiser):
         rotation = rotary(tokens.shape[1], head_width, self.config.rope_base, tokens.device)
         x = self.embedding(tokens)
         for block in self.blocks:
-            x = block(x, rotation, mask)
+            if self.recompute and torch.is_grad_enabled():
+                x = checkpoint(block, x, rotation, mask, use_reentrant=False)
+            else:
+                x = block(x, rotation, mask)
         return self.norm(x)
 
     def compile_blocks(self) -> None:
@@ -160,7 +185,7 @@ class Transformer(Denoiser):
         for block in self.blocks:
             block.compile(dynamic=True)
 
-    def head(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
+    def head(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N W"]:
         """Logits of chosen hidden states."""
         return F.linear(rows, self.embedding.weight if self.unembedding is None else self.unembedding.weight)
 

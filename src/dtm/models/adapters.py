@@ -1,0 +1,161 @@
+"""LoRA adapters over one shared base: W x becomes W x + (α / r) B A x, with A and B the only new weights.
+
+Student, π_a and π_0 are then three views of the same base weights: the layers themselves are shared
+objects, and only the shell of blocks around them is made anew. There is no switch to flip between the
+models, so none to forget.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dtm.errors import CheckpointError, ConfigError, nearest, require
+from dtm.models.families import FAMILIES
+from dtm.models.family import PROJECTIONS
+from dtm.models.transformer import Transformer
+
+ALL = tuple(PROJECTIONS)
+PUBLISHED = ("q", "k", "v", "up")
+PRESETS = {"all": ALL, "published": PUBLISHED}
+"""Public code asks for seven projections of LLaDA by names of which three do not exist, and so adapts
+four; ``published`` is those four."""
+
+_NAME = "default"
+"""What peft calls an adapter that nobody has named."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoRA:
+    """The shape of an adapter."""
+
+    rank: int = 128
+    """r, the rank of the update."""
+    alpha: float = 64.0
+    """α; the update is scaled by α / r."""
+    dropout: float = 0.0
+    """Dropout on the adapter's input, in training and in the student alone."""
+    targets: tuple[str, ...] = ("all",)
+    """Projections by native or hub name (q or q_proj), or a preset: all, published."""
+
+    def __post_init__(self) -> None:
+        require(self.rank >= 1, f"lora.rank must be at least 1, got {self.rank}")
+        require(self.alpha > 0, f"lora.alpha must be positive, got {self.alpha:g}")
+        require(0 <= self.dropout < 1, f"lora.dropout must lie in [0, 1), got {self.dropout:g}")
+
+    @property
+    def scale(self) -> float:
+        """The factor α / r on B A."""
+        return self.alpha / self.rank
+
+    def projections(self, family: str) -> tuple[str, ...]:
+        """The native names of the adapted projections; a name that matches nothing is an error.
+
+        >>> LoRA(targets=("q_proj", "ff_out")).projections("llada")
+        ('q', 'down')
+        """
+        names: dict[str, tuple[str, ...]] = {
+            hub: (name,) for hub, name in FAMILIES[family].projections().items()
+        }
+        names |= {name: (name,) for name in ALL} | PRESETS
+        require(bool(self.targets), "lora.targets is empty: name at least one projection")
+        for target in self.targets:
+            require(
+                target in names,
+                f"lora.targets: no projection {target!r} in a {family} model. {nearest(target, names)}",
+            )
+        chosen = {name for target in self.targets for name in names[target]}
+        return tuple(name for name in ALL if name in chosen)
+
+
+def adapted(base: Transformer, lora: LoRA, generator: torch.Generator | None = None) -> Transformer:
+    """A model that shares every weight of ``base`` and has an adapter of its own; it starts equal to it.
+
+    A is drawn from ``generator`` (zero without one, for a model that is loaded into at once), B is zero.
+    The base is frozen; the adapter is float32 or better, or small updates would be rounded away.
+    """
+    peft = import_peft()
+    base.requires_grad_(False)
+    leaves = {id(module): module for module in base.modules() if not any(True for _ in module.children())}
+    model = copy.deepcopy(base, leaves)
+    with torch.random.fork_rng(devices=[]):  # peft draws A from the global generator; ours replaces it
+        peft.inject_adapter_in_model(
+            peft.LoraConfig(
+                r=lora.rank,
+                lora_alpha=lora.alpha,
+                lora_dropout=lora.dropout,
+                target_modules=target_pattern(lora, base.config.family, "native"),
+                bias="none",
+            ),
+            model,
+            _NAME,
+        )
+    for name, parameter in adapter_parameters(model).items():
+        parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
+        if generator is None or name.endswith("lora_B.weight"):
+            nn.init.zeros_(parameter)
+        else:
+            nn.init.kaiming_uniform_(parameter, a=math.sqrt(5), generator=generator)
+    return model
+
+
+def frozen_adapted(base: Transformer, lora: LoRA, weights: Mapping[str, Tensor]) -> Transformer:
+    """A model with given adapter weights that is never trained and has no dropout at all."""
+    model = adapted(base, replace(lora, dropout=0.0)).requires_grad_(False).eval()
+    load_adapter_weights(model, weights)
+    return model
+
+
+def target_pattern(lora: LoRA, family: str, naming: str) -> str:
+    """A pattern for peft that matches the adapted modules' full names in a naming, and no others.
+
+    Short names would not do: LLaDA's ``ff_out`` is both a projection and the head.
+    """
+    names = FAMILIES[naming].modules
+    paths = (names[PROJECTIONS[name]] for name in lora.projections(family))
+    return "|".join(re.escape(path).replace(r"\*", r"\d+") for path in paths)
+
+
+def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The adapter's parameters under their native names, e.g. ``blocks.0.up.lora_A.weight``."""
+    return {
+        name.replace(f".{_NAME}.", "."): parameter
+        for name, parameter in model.named_parameters()
+        if ".lora_" in name
+    }
+
+
+def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The adapter's tensors, detached: what a checkpoint or an export holds."""
+    return {name: parameter.detach() for name, parameter in adapter_parameters(model).items()}
+
+
+@torch.no_grad()
+def load_adapter_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copy an adapter's tensors into a model; a name or shape that does not fit is an error."""
+    own = adapter_parameters(model)
+    for name in sorted(own.keys() ^ weights.keys()):
+        kind = "misses" if name in own else "has an unexpected"
+        raise CheckpointError(f"the adapter {kind} tensor {name!r}")
+    for name, parameter in own.items():
+        found, wanted = tuple(weights[name].shape), tuple(parameter.shape)
+        require(found == wanted, f"the adapter's {name!r} is {found}, not {wanted}", CheckpointError)
+        parameter.copy_(weights[name])
+
+
+def import_peft() -> Any:
+    """The library, imported when it is first needed."""
+    try:
+        import peft
+    except ImportError:
+        raise ConfigError(
+            "adapters need peft: pip install 'discrete-tilt-matching[lora]', or train all weights"
+        ) from None
+    return peft

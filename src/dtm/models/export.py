@@ -1,0 +1,141 @@
+"""What a tuned adapter becomes: a PEFT adapter folder under the hub's names, or merged weights.
+
+The adapter folder is what peft itself writes, so peft can put it on the original hub model. Merged weights
+are made from the base's own files, never from the quantised copy that was trained above: file by file,
+W + (α / r) B A in float32, in the layout, the shards and the dtype of the base.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dtm.errors import CheckpointError, require
+from dtm.models.adapters import LoRA, adapter_weights, frozen_adapted, import_peft, target_pattern
+from dtm.models.families import FAMILIES, read_shape
+from dtm.models.family import PROJECTIONS
+from dtm.models.storage import without_memory
+from dtm.models.transformer import Transformer
+from dtm.models.weights import require_same_names, weight_files
+
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+_PREFIX = "base_model.model."
+"""peft's wrapper around the model, as it appears in the names it stores."""
+_WEIGHT_SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack"}
+
+
+def save_adapter(model: Transformer, lora: LoRA, folder: Path, base: str | Path) -> None:
+    """Write a model's adapter as a PEFT folder; ``base`` is the name or folder of the model below it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    family = model.config.family
+    stored = {_stored_name(name, family): value for name, value in adapter_weights(model).items()}
+    save_file({name: value.cpu().contiguous() for name, value in stored.items()}, folder / WEIGHTS)
+    config = import_peft().LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=target_pattern(lora, family, family),
+        bias="none",
+        base_model_name_or_path=str(base),
+        inference_mode=True,
+    )
+    config.save_pretrained(str(folder))
+
+
+def load_adapter(folder: Path, base: Transformer) -> tuple[Transformer, LoRA]:
+    """The model of an adapter folder over ``base``, frozen, and the adapter's shape."""
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        stored = load_file(folder / WEIGHTS)
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, SafetensorError) as problem:
+        raise CheckpointError(f"no usable adapter in {folder}: {problem}") from None
+    _require_plain(config, folder)
+    family = base.config.family
+    projections = tuple(
+        name
+        for name, path in PROJECTIONS.items()
+        if _stored_name(path.replace("*", "0") + ".lora_A.weight", family) in stored
+    )
+    require(bool(projections), f"{folder}/{WEIGHTS} holds no adapter of a {family} model", CheckpointError)
+    lora = LoRA(
+        rank=config["r"], alpha=config["lora_alpha"], dropout=config["lora_dropout"], targets=projections
+    )
+    paths = [
+        PROJECTIONS[name].replace("*", str(n)) for n in range(base.config.layers) for name in projections
+    ]
+    native = [f"{path}.lora_{side}.weight" for path in paths for side in "AB"]
+    expected = {_stored_name(name, family): name for name in native}
+    require_same_names(expected, stored, folder / WEIGHTS)
+    weights = {expected[name]: value for name, value in stored.items()}
+    return frozen_adapted(base, lora, weights), lora
+
+
+def save_merged(model: Transformer, lora: LoRA, folder: Path, base: Path) -> None:
+    """Write the base's full-precision weights with the adapter added, in the base's layout and shards.
+
+    Everything beside the weights (configuration, tokeniser, index) is copied from the base's folder.
+    """
+    require(folder.resolve() != base.resolve(), f"{folder} is the base itself: merge into another folder")
+    family, config = read_shape(base)
+    files = weight_files(base)
+    names = without_memory(config).state_dict()
+    require_same_names({family.hub_name(name): name for name in names}, files, base)
+    updates = {family.hub_name(name): pair for name, pair in _updates(adapter_weights(model)).items()}
+    for name in sorted(updates.keys() - files.keys()):
+        raise CheckpointError(f"{base} has no tensor {name!r}: the adapter belongs to another model")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(set(files.values())):
+        merged = {name: _merged(value, updates.get(name), lora) for name, value in load_file(path).items()}
+        save_file(merged, folder / path.name, metadata={"format": "pt"})
+    for path in sorted(base.iterdir()):
+        if path.is_file() and path.suffix not in _WEIGHT_SUFFIXES:
+            shutil.copyfile(path, folder / path.name)
+
+
+def _merged(weight: Tensor, update: tuple[Tensor, Tensor] | None, lora: LoRA) -> Tensor:
+    """W + (α / r) B A, worked out in float32 and stored as W was."""
+    if update is None:
+        return weight
+    a, b = (factor.to("cpu", torch.float32) for factor in update)
+    return (weight.float() + lora.scale * (b @ a)).to(weight.dtype)
+
+
+def _updates(weights: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+    """The factors (A, B) of each adapted tensor, by the native name of that tensor."""
+    modules = {name.removesuffix(".lora_A.weight") for name in weights if name.endswith(".lora_A.weight")}
+    return {
+        f"{module}.weight": (weights[f"{module}.lora_A.weight"], weights[f"{module}.lora_B.weight"])
+        for module in sorted(modules)
+    }
+
+
+def _stored_name(native: str, family: str) -> str:
+    """What peft calls an adapter's tensor over the hub model."""
+    module, lora, tensor = native.rpartition(".lora_")
+    return f"{_PREFIX}{FAMILIES[family].hub_name(module)}{lora}{tensor}"
+
+
+def _require_plain(config: dict[str, Any], folder: Path) -> None:
+    """Refuse adapters that compute something else than W x + (α / r) B A x."""
+    for key in ("r", "lora_alpha", "lora_dropout"):
+        require(key in config, f"{folder}/{CONFIG}: {key!r} is missing", CheckpointError)
+    plain: dict[str, tuple[Any, ...]] = {
+        "peft_type": ("LORA",),
+        "use_rslora": (False,),
+        "use_dora": (False,),
+        "bias": ("none",),
+        "rank_pattern": ({},),
+        "alpha_pattern": ({},),
+        "modules_to_save": (None,),
+    }
+    for key, allowed in plain.items():
+        value = config.get(key, allowed[0])
+        require(value in allowed, f"{folder}/{CONFIG}: {key!r} is {value!r}, not supported", CheckpointError)

@@ -1,0 +1,145 @@
+"""How much memory a run will need, part by part, before anything is allocated.
+
+Letters: P parameters, D width, F feed-forward width, H heads, K key-value heads, V rows of the head, r rank
+of the adapters, T = rows · length tokens of a micro-batch, N = rows · scored positions, b bytes of the
+dtype computed in. Left out: workspaces of kernels, fragmentation, and the rollouts, which hold no
+activations and whose logits are those of a decoding batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from dtm.models.adapters import LoRA
+from dtm.models.family import PROJECTIONS
+from dtm.models.transformer import TransformerConfig
+
+NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
+"""A weight's four bits, its share of a block's one-byte scale, and of the float32 scale of 256 scales."""
+_LOGIT_COPIES = 6
+"""log π_θ, log π_a and π_a of the loss, and π_θ, π_a and a product in its metrics, all float32."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingShape:
+    """What decides a run's memory, apart from the model's shape."""
+
+    rows: int
+    """Rows of a micro-batch."""
+    length: int
+    """Tokens of a row: prompt and completion."""
+    scored: int
+    """Scored positions of a row; with blocks, (B + 1) / 2 on average and B at most."""
+    rollouts: int
+    """Rollouts in the buffer."""
+    lora: LoRA | None = None
+    """The adapters; None: all weights are trained, and π_a is a copy."""
+    ema: bool = False
+    """Whether an average of the student is kept."""
+    weight_bytes: int = 2
+    """Bytes of a base weight: 4 float32, 2 bfloat16."""
+    nf4: bool = False
+    """Whether the projections of the blocks are in four bits."""
+    compute_bytes: int = 2
+    """b."""
+    recompute: bool = False
+    """Whether blocks are recomputed in the backward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of each part."""
+
+    weights: int
+    """The base, or the student where all weights are trained."""
+    adapters: int
+    """The adapters of student, π_a and average; or the copies that take their place."""
+    optimizer: int
+    """Gradient and Adam's two moments, for every trained weight."""
+    activations: int
+    """What the forward pass of a micro-batch keeps for the backward pass."""
+    logits: int
+    """Distributions over the vocabulary at the scored positions."""
+    buffer: int
+    """The replay buffer."""
+
+    @property
+    def total(self) -> int:
+        """All parts together."""
+        return sum(asdict(self).values())
+
+    def __str__(self) -> str:
+        parts = {**asdict(self), "total": self.total}
+        return "\n".join(f"{name:<12}{size / 2**30:9.2f} GiB" for name, size in parts.items())
+
+
+def estimate(model: TransformerConfig, run: TrainingShape) -> Memory:
+    """The memory of one training step."""
+    further = 2 if run.ema else 1  # π_a, and the average
+    if run.lora is None:
+        trained = parameters(model)
+        copies = further * trained * run.weight_bytes
+        state = 3 * trained * run.weight_bytes
+    else:
+        trained = adapter_parameters(model, run.lora)
+        copies = (1 + further) * trained * 4  # adapters are float32
+        state = 3 * trained * 4
+    return Memory(
+        weights=weights(model, run.weight_bytes, run.nf4),
+        adapters=copies,
+        optimizer=state,
+        activations=activations(model, run),
+        logits=_LOGIT_COPIES * 4 * run.rows * run.scored * model.rows,
+        buffer=run.rollouts * (run.length * (8 + 8 + 1 + 1) + 4 + 8),
+    )
+
+
+def projection_shapes(model: TransformerConfig) -> dict[str, tuple[int, int]]:
+    """Inputs and outputs of each projection of a block, by its native name."""
+    width, narrow = model.width, model.width // model.heads * (model.kv_heads or model.heads)
+    shapes = {"q": (width, width), "k": (width, narrow), "v": (width, narrow), "out": (width, width)}
+    shapes |= {"gate": (width, model.ffn), "up": (width, model.ffn), "down": (model.ffn, width)}
+    assert shapes.keys() == PROJECTIONS.keys()
+    return shapes
+
+
+def projection_parameters(model: TransformerConfig) -> int:
+    """Weights of the projections of all blocks, which are what NF4 quantises."""
+    return model.layers * sum(inputs * outputs for inputs, outputs in projection_shapes(model).values())
+
+
+def parameters(model: TransformerConfig) -> int:
+    """P: the projections, their biases, two norms a block and one at the end, embedding and head."""
+    shapes = projection_shapes(model)
+    biases = sum(shapes[name][1] for name in "qkv") if model.qkv_bias else 0
+    tables = (1 if model.tied else 2) * model.rows * model.width
+    return projection_parameters(model) + model.layers * (biases + 2 * model.width) + model.width + tables
+
+
+def weights(model: TransformerConfig, bytes_each: int, nf4: bool = False) -> int:
+    """P · bytes, or with NF4 about half a byte for each weight of a projection."""
+    quantised = projection_parameters(model) if nf4 else 0
+    return (parameters(model) - quantised) * bytes_each + round(quantised * NF4_BYTES)
+
+
+def adapter_parameters(model: TransformerConfig, lora: LoRA) -> int:
+    """r · (inputs + outputs) for each adapted projection of each block."""
+    shapes = projection_shapes(model)
+    adapted = lora.projections(model.family)
+    return model.layers * lora.rank * sum(sum(shapes[name]) for name in adapted)
+
+
+def activations(model: TransformerConfig, run: TrainingShape) -> int:
+    """T · b · layers · (6 D + 2 D K/H + 4 F + r · targets); recomputed, one block of it and D a layer.
+
+    Of a block autograd keeps: the inputs of both norms and what they return, q, k, v and the attention's
+    result (6 D and 2 D K/H), the gate before and after its nonlinearity, the other branch and their
+    product (4 F), and A x of every adapter (r each). Norms that are themselves trained keep 2 D more.
+    """
+    token = run.rows * run.length * run.compute_bytes
+    narrow = model.width // model.heads * (model.kv_heads or model.heads)
+    own = 2 * model.width if run.lora is None else run.lora.rank * len(run.lora.projections(model.family))
+    block = token * (6 * model.width + 2 * narrow + 4 * model.ffn + own)
+    if run.recompute:
+        return block + model.layers * token * model.width
+    return model.layers * block

@@ -1,0 +1,121 @@
+"""Weights on disk: one safetensors file or several with an index, read strictly and tensor by tensor.
+
+Names and shapes are checked against the model before anything is read, and each tensor goes from its file
+to its place alone: loading needs the memory of the model and of one tensor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from dtm.errors import CheckpointError, require
+from dtm.models.nf4 import is_nf4, quantise
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def weight_files(folder: Path) -> dict[str, Path]:
+    """The file of each tensor; an absent file is named."""
+    if not (folder / INDEX).is_file():
+        path = folder / SINGLE
+        with _opened(path) as file:
+            return dict.fromkeys(file.keys(), path)
+    placed = {name: folder / shard for name, shard in read_index(folder).items()}
+    for shard in sorted(set(placed.values())):
+        lost = [name for name, path in placed.items() if path == shard]
+        require(
+            shard.is_file(),
+            f"no usable model in {folder}: {shard.name} is absent; {INDEX} puts {len(lost)} tensors in it, "
+            f"{lost[0]!r} among them. Download it again.",
+            CheckpointError,
+        )
+        with _opened(shard) as file:
+            found = set(file.keys())
+        for name in lost:
+            require(
+                name in found, f"{shard} misses tensor {name!r}, which {INDEX} puts there", CheckpointError
+            )
+        for name in sorted(found - placed.keys()):
+            raise CheckpointError(f"{shard} has an unexpected tensor {name!r}, which {INDEX} does not list")
+    return placed
+
+
+def read_index(folder: Path) -> dict[str, str]:
+    """Tensor name → file name, as the index says."""
+    try:
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        return {str(name): str(shard) for name, shard in index["weight_map"].items()}
+    except (
+        OSError,
+        UnicodeDecodeError,
+        json.JSONDecodeError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ) as problem:
+        raise CheckpointError(f"no usable model in {folder}: {INDEX} is unreadable ({problem})") from None
+
+
+def require_same_names(expected: Mapping[str, str], found: Mapping[str, Any], source: Path) -> None:
+    """Every tensor of the model is there, and nothing else."""
+    for name in sorted(expected.keys() - found.keys()):
+        raise CheckpointError(f"{source} misses tensor {name!r} (the model's {expected[name]!r})")
+    for name in sorted(found.keys() - expected.keys()):
+        raise CheckpointError(f"{source} has an unexpected tensor {name!r}")
+
+
+def fill(
+    model: nn.Module,
+    folder: Path,
+    stored_name: Callable[[str], str],
+    dtype: torch.dtype | None,
+    device: torch.device,
+) -> None:
+    """Load a model that was built without memory; ``dtype`` None keeps what the files hold."""
+    files = weight_files(folder)
+    # A quantised layer has a weight of its own shape, but it is filled from the full one.
+    shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
+    expected = {stored_name(name): name for name in shapes}
+    require_same_names(expected, files, folder / (INDEX if (folder / INDEX).is_file() else SINGLE))
+    shards = {path: [name for name in files if files[name] == path] for path in sorted(set(files.values()))}
+    for path, names in shards.items():
+        with _opened(path) as file:
+            for name in names:
+                found, wanted = tuple(file.get_slice(name).get_shape()), shapes[expected[name]]
+                message = f"{path}: {name!r} is {found}, config.json says {wanted}"
+                require(found == wanted, message, CheckpointError)
+    for path, names in shards.items():
+        with _opened(path) as file:
+            for name in names:
+                _place(model, expected[name], file.get_tensor(name), dtype, device)
+
+
+def _place(
+    model: nn.Module, name: str, value: Tensor, dtype: torch.dtype | None, device: torch.device
+) -> None:
+    """Put one tensor where it belongs; a copy, so that the file can change while the model lives."""
+    module, _, tensor = name.rpartition(".")
+    parent = model.get_submodule(module)
+    if tensor == "weight" and is_nf4(parent):
+        quantise(parent, value, dtype or value.dtype, device)
+    else:
+        moved = value.to(device=device, dtype=dtype or value.dtype, copy=True)
+        setattr(parent, tensor, nn.Parameter(moved))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A safetensors file; one that is absent or damaged is named."""
+    try:
+        with safe_open(path, "pt") as file:
+            yield file
+    except (OSError, SafetensorError) as problem:
+        raise CheckpointError(f"no usable model in {path.parent}: {path.name}: {problem}") from None

@@ -1,0 +1,54 @@
+"""What the two small puzzles have in common: items to ask, a corpus to pretrain on, a reward and measures.
+
+The corpus is imperfect on purpose. A model that has learnt it starts where LLaDA's base does, right now and
+then and wrong most of the time, and reward tuning has something to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from dtm.tasks.mini.characters import Alphabet
+
+
+class Item(Protocol):
+    """One question; its columns are what rewards receive."""
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What a reward receives."""
+        ...
+
+
+class Puzzle(Protocol):
+    """A benchmark written in characters."""
+
+    name: str
+    alphabet: Alphabet
+    completion_length: int
+    reward_range: tuple[float, float]
+
+    def items(self, split: str) -> Sequence[Item]:
+        """The questions of the split "train", "validation" or "test"."""
+        ...
+
+    def question(self, item: Any) -> str:
+        """An item in characters."""
+        ...
+
+    def corpus(self, count: int, generator: torch.Generator) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
+        """Questions and answers to pretrain on, as grids with blanks, on the generator's device."""
+        ...
+
+    def reward(self, prompts: Sequence[Any], completions: Sequence[str], **columns: Any) -> list[float]:
+        """The paper's reward."""
+        ...
+
+    def measure(self, completions: Sequence[str], columns: Mapping[str, Sequence[Any]]) -> dict[str, float]:
+        """Accuracies."""
+        ...

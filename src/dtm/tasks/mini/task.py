@@ -1,0 +1,103 @@
+"""A puzzle as a task: text in, text out, all of it in characters."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import cache
+from statistics import fmean
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from dtm.errors import nearest, require
+from dtm.records import Prompts, Sequences
+from dtm.tasks.base import Sample
+from dtm.tasks.mini.characters import flush_left, flush_right
+from dtm.tasks.mini.puzzle import Item, Puzzle
+
+SPLITS = ("train", "validation", "test")
+
+
+class MiniTask:
+    """Prompts are questions, padded on the left; a completion is an answer and then the end token."""
+
+    def __init__(self, puzzle: Puzzle) -> None:
+        self.puzzle, self.alphabet, self.name = puzzle, puzzle.alphabet, puzzle.name
+        self.vocab_size, self.mask_id, self.eos_id = (
+            self.alphabet.size,
+            self.alphabet.mask_id,
+            self.alphabet.eos_id,
+        )
+        self.completion_length, self.reward_range = puzzle.completion_length, puzzle.reward_range
+        self._items = cache(puzzle.items)
+
+    def prompts(self, split: str, count: int, generator: torch.Generator) -> Prompts:
+        """``count`` questions of the split; none comes twice before all have come once."""
+        require(split in SPLITS, f"unknown split {split!r}. {nearest(split, SPLITS)}")
+        items = self._items(split)
+        rounds = range(math.ceil(count / len(items)))
+        rows = torch.cat([torch.randperm(len(items), generator=generator) for _ in rounds])[:count]
+        chosen: list[Item] = [items[row] for row in rows.tolist()]
+        questions = [self.puzzle.question(item) for item in chosen]
+        tokens, attention = flush_right(self.alphabet.grid(questions), self.eos_id)
+        names = chosen[0].columns
+        columns = {name: [item.columns[name] for item in chosen] for name in names}
+        return Prompts(tokens, attention, questions, columns)
+
+    def examples(self, split: str, count: int, generator: torch.Generator) -> Sequences:
+        """Questions and answers of the imperfect corpus, drawn on the generator's device."""
+        question, answer = self.puzzle.corpus(count, generator)
+        tokens, attention = flush_right(question, self.eos_id)
+        written = flush_left(answer, self.completion_length, self.eos_id)
+        short = self.completion_length - written.shape[1]
+        written = torch.nn.functional.pad(written, (0, short), value=self.eos_id)
+        everywhere = torch.ones_like(written, dtype=torch.bool)
+        return Sequences(
+            torch.cat([tokens, written], dim=1),
+            torch.cat([attention, everywhere], dim=1),
+            torch.cat([torch.zeros_like(attention), everywhere], dim=1),
+        )
+
+    def read(self, completions: Int[Tensor, "N C"]) -> list[str]:
+        """The text before the end token."""
+        return [self.alphabet.text(row) for row in completions.tolist()]
+
+    def reward(self, prompts: Sequence[str], completions: Sequence[str], **columns: Any) -> list[float]:
+        """The puzzle's reward."""
+        return self.puzzle.reward(prompts, completions, **columns)
+
+    def measure(
+        self,
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        reward: Float[Tensor, " N"],
+        group: Int[Tensor, " N"],
+        **columns: Sequence[Any],
+    ) -> dict[str, float]:
+        """Mean reward, accuracies, effective length, and the share of a prompt's answers that differ."""
+        answers: dict[int, list[str]] = defaultdict(list)
+        for text, key in zip(completions, group.tolist(), strict=True):
+            answers[key].append(text)
+        return {
+            "reward": float(reward.mean()),
+            **self.puzzle.measure(completions, columns),
+            "length": fmean(map(len, completions)),
+            "distinct": fmean(len(set(texts)) / len(texts) for texts in answers.values()),
+        }
+
+    def best(self, prompts: Sequence[str]) -> float:
+        """Every item has a solution."""
+        return self.reward_range[1]
+
+    def picture(self, before: Sequence[Sample], after: Sequence[Sample]) -> Figure | None:
+        """Nothing to draw."""
+        return None
+
+    def show(self, prompt: str, completion: str) -> str:
+        """The question and the answer."""
+        return f"{prompt} {completion}"

@@ -72,8 +72,8 @@ def test_rows_of_other_tasks_and_without_gold_are_left_out_of_the_count(grade):
     assert code == 0
     assert [row["correct"] for row in graded] == [None, True]
     assert "1 of 1 (100.0%) correct" in text
-    assert "1 rows have no gold answer" in text
-    assert "1 rows belong to other tasks" in text
+    assert "rows without a gold answer (ground_truth null), not counted: 1" in text
+    assert "rows of other tasks, left out: 1" in text
 
 
 def test_a_bad_row_is_named_with_its_line_and_the_others_are_graded(grade):
@@ -96,7 +96,7 @@ def test_a_bad_row_is_named_with_its_line_and_the_others_are_graded(grade):
         "line 5: no ground_truth, no generation; a row has question, ground_truth, generation",
         "line 6: generation must be text, is '5'",
         "line 7: ground_truth must be [[numbers], target]",
-        "5 rows could not be graded",
+        "rows that could not be graded: 5",
     ):
         assert said in text
     assert "Traceback" not in text

@@ -59,13 +59,11 @@ class Totals:
         if self.empty_cells:
             lines.insert(0, f"{_share(self.correct_cells, self.empty_cells)} empty cells correct")
         if self.without_gold:
-            lines.append(
-                f"{self.without_gold} rows have no gold answer (ground_truth null) and are not counted"
-            )
+            lines.append(f"rows without a gold answer (ground_truth null), not counted: {self.without_gold}")
         if self.other_tasks:
-            lines.append(f"{self.other_tasks} rows belong to other tasks and were left out")
+            lines.append(f"rows of other tasks, left out: {self.other_tasks}")
         if self.errors:
-            lines.append(f"{self.errors} rows could not be graded")
+            lines.append(f"rows that could not be graded: {self.errors}")
         return lines
 
 

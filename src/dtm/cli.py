@@ -178,7 +178,9 @@ def _with_flags(config: RunConfig, flags: Sequence[str], prog: str) -> RunConfig
 
     for short, long in ALIASES.items():
         flags = [re.sub(rf"^{short}(?==|$)", long, flag) for flag in flags]
-    return tyro.cli(RunConfig, args=flags, default=config, prog=prog)
+    # A section that can be of several kinds is of the recipe's: its fields are flags like any other.
+    markers = (tyro.conf.AvoidSubcommands,)
+    return tyro.cli(RunConfig, args=flags, default=config, prog=prog, config=markers)
 
 
 def _started(options: argparse.Namespace, command: str) -> RunConfig:
@@ -330,6 +332,45 @@ def _sample(arguments: list[str]) -> int:
     return 0
 
 
+def _grade(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="dtm grade",
+        description="Read the answers out of generated texts and judge them. Each row comes back as a line "
+        "of JSON with `extracted` and `correct`; the totals are printed on the standard error.",
+        epilog="rows: JSON objects with question, ground_truth and generation, one a line\n"
+        "exit code: 0 if every row was graded, 1 if some could not be",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("task", metavar="TASK", help="countdown, sudoku, gsm8k or math500")
+    parser.add_argument("file", metavar="FILE", help="JSON lines, .gz or not; - reads the standard input")
+    parser.add_argument(
+        "--rules",
+        default="fixed",
+        help="whose reading of an answer: d1, spg or dtm for the published ones, quirks included; fixed "
+        "(default) without their defects",
+    )
+    options = parser.parse_args(arguments)
+
+    import json
+
+    from dtm.evaluation.grade import Totals, grade_rows, open_lines
+
+    totals = Totals()
+    for graded in grade_rows(options.task, options.rules, open_lines(options.file), totals):
+        if isinstance(graded, DtmError):
+            print(f"dtm: {options.file}, {graded}", file=sys.stderr)
+        else:
+            print(json.dumps(graded))
+    if not totals.rows + totals.without_gold + totals.errors:
+        raise ConfigError(
+            f"{options.file} holds no rows of {options.task}. {' '.join(totals.describe()[1:])}"
+        )
+    for line in totals.describe():
+        print(f"{options.task}, rules {options.rules}: {line}", file=sys.stderr)
+    return 1 if totals.errors else 0
+
+
 # ── recipes and claims ───────────────────────────────────────────────────────────────────────────
 
 
@@ -381,6 +422,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "sweep": (_sweep, "Train a recipe in several settings and with several seeds."),
     "eval": (_eval, "Measure a run's model on held-out prompts."),
     "sample": (_sample, "Show completions of a run's model."),
+    "grade": (_grade, "Judge generated answers under published or repaired rules."),
     "recipes": (_recipes, "List the recipes, or show one as YAML."),
     "verify": (_verify, "Check the mathematics on exactly enumerable worlds."),
 }

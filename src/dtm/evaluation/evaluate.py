@@ -42,7 +42,7 @@ def evaluate(
     # The best possible is known for the task's own reward alone.
     own = collector.scorer.function == collector.task.reward
     measures = collector.task.measure(
-        collected.prompts, collected.completions, rollouts.reward, rollouts.group
+        collected.prompts, collected.completions, rollouts.reward, rollouts.group, **collected.columns
     )
     return Evaluation(
         dict(measures),

@@ -6,12 +6,15 @@ from collections.abc import Callable
 
 from dtm.errors import ConfigError, nearest
 from dtm.recipes.maze import maze, maze_paper, maze_small
+from dtm.recipes.mini import countdown_mini, sudoku_mini
 from dtm.training.config import RunConfig
 
 RECIPES: dict[str, Callable[[], RunConfig]] = {
     "maze-small": maze_small,
     "maze": maze,
     "maze-paper": maze_paper,
+    "sudoku-mini": sudoku_mini,
+    "countdown-mini": countdown_mini,
 }
 
 

@@ -66,6 +66,7 @@ class Task(Protocol):
         completions: Sequence[Any],
         reward: Float[Tensor, " N"],
         group: Int[Tensor, " N"],
+        **columns: Sequence[Any],
     ) -> Mapping[str, float]:
         """Measures of an evaluation, always with "reward"; the rows of a group share a prompt."""
         ...

@@ -20,10 +20,15 @@ from dtm.objectives import CDTM, CONTROL_VARIATES
 from dtm.random import stream
 from dtm.tasks.base import Reward, Task
 from dtm.tasks.maze import MazeTask
+from dtm.tasks.mini import Countdown, MiniTask, Sudoku
 from dtm.tasks.rewards import Scorer, load_function
-from dtm.training.config import DecodingConfig, ModelConfig, RunConfig
+from dtm.training.config import DecodingConfig, MiniConfig, ModelConfig, RunConfig
 from dtm.training.folder import RUNS, RunFolder
 from dtm.training.rollouts import Collector
+
+
+UNTRAINED = ("penalty", "data_dir")
+"""Fields of a task that a base does not depend on, or not by their text."""
 
 
 def build_device(config: RunConfig) -> torch.device:
@@ -57,9 +62,11 @@ def compiles(config: RunConfig, device: torch.device) -> bool:
     return config.compile == "on" or (config.compile == "auto" and device.type == "cuda")
 
 
-def build_task(config: RunConfig) -> MazeTask:
+def build_task(config: RunConfig) -> Task:
     """The task."""
     task = config.task
+    if isinstance(task, MiniConfig):
+        return _mini_task(task)
     return MazeTask(
         size=task.size,
         door_fraction=task.door_fraction,
@@ -67,6 +74,17 @@ def build_task(config: RunConfig) -> MazeTask:
         completion_length=task.completion_length,
         penalty=task.penalty,
     )
+
+
+def _mini_task(task: MiniConfig) -> MiniTask:
+    folder = None if task.data_dir is None else Path(task.data_dir)
+    require(
+        folder is None or folder.is_dir(),
+        f"task.data-dir: no folder {task.data_dir}; leave it out to generate",
+    )
+    if task.kind == "sudoku-mini":
+        return MiniTask(Sudoku(folder, task.seed, task.solved))
+    return MiniTask(Countdown(folder, task.seed, task.solved))
 
 
 def build_decoder(config: DecodingConfig) -> Decoder:
@@ -196,7 +214,7 @@ def load_base(config: RunConfig, task: Task) -> Transformer:
         saved = json.loads(trained_for.read_text(encoding="utf-8"))
         for name, wanted in asdict(config.task).items():
             require(
-                name == "penalty" or saved.get(name, wanted) == wanted,
+                name in UNTRAINED or saved.get(name, wanted) == wanted,
                 f"the base in {folder} was trained with task.{name} {saved.get(name)}, not {wanted}. "
                 f"Run `dtm pretrain {config.recipe}` with the same flag, then pass its --model.base",
             )

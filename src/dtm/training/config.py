@@ -19,6 +19,8 @@ Auto = Literal["auto"]
 class MazeConfig:
     """The maze task: paths from a start to a goal, rewarded for keeping away from the centre."""
 
+    kind: Literal["maze"] = "maze"
+    """Which task this section describes."""
     size: int = 15
     """Cells along each side; odd."""
     door_fraction: float = 0.4
@@ -29,6 +31,26 @@ class MazeConfig:
     """Tokens of a completion; none: just enough for the pretraining paths."""
     penalty: float = -0.4
     """Reward of an invalid path."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MiniConfig:
+    """Sudoku or Countdown in characters, for small models from scratch."""
+
+    kind: Literal["sudoku-mini", "countdown-mini"] = "countdown-mini"
+    """Which of the two."""
+    data_dir: str | None = None
+    """Folder with the published data sets, whose test items are then used; none: all items are generated."""
+    seed: int = 0
+    """Which items are generated, and how they are split."""
+    solved: float = 0.18
+    """Share of the pretraining corpus that is right: the base is weak by design."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.solved <= 1, f"task.solved is a share in [0, 1], got {self.solved:g}")
+
+
+TaskConfig = MazeConfig | MiniConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -303,7 +325,7 @@ class RunConfig:
     a GPU."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Fuse the model's blocks with torch.compile; auto: on a GPU."""
-    task: MazeConfig = field(default_factory=MazeConfig)
+    task: TaskConfig = field(default_factory=MazeConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)

@@ -23,6 +23,8 @@ class Collected:
     rollouts: Rollouts
     prompts: list[Any]
     completions: list[Any]
+    columns: dict[str, list[Any]]
+    """Further columns of the prompts, as rewards receive them."""
     skipped: int
     """Samples left out because their reward was None."""
 
@@ -75,6 +77,7 @@ class Collector:
             rollouts,
             [repeated.views[row] for row in keep],
             [views[row] for row in keep],
+            {name: [values[row] for row in keep] for name, values in repeated.columns.items()},
             len(scores) - len(keep),
         )
 

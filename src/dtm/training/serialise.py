@@ -50,18 +50,33 @@ def update(config: Config, data: Mapping[str, Any], where: str) -> Config:
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
                 raise ConfigError(f"{place} is a section with fields of its own, got {value!r}")
-            changes[key] = update(current, value, where=place)
+            changes[key] = update(_section(current, hints[key], value, place), value, where=place)
         else:
             changes[key] = _convert(value, hints[key], place)
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]
 
 
+def _section(current: Any, hint: Any, data: Mapping[str, Any], place: str) -> Any:
+    """What the fields of a section are applied to: where its kind changes, the defaults of that kind."""
+    kind = data.get("kind", getattr(current, "kind", None))
+    if kind == getattr(current, "kind", None):
+        return current
+    kinds = {
+        name: choice
+        for choice in typing.get_args(hint)
+        for name in typing.get_args(typing.get_type_hints(choice)["kind"])
+    }
+    if kind not in kinds:
+        raise ConfigError(f"{place}: no kind {kind!r}. {nearest(str(kind), kinds)}")
+    return kinds[kind](kind=kind)
+
+
 def differences(old: RunConfig, new: RunConfig) -> Iterator[str]:
     """One line for each field in which two configurations differ."""
     before, after = dict(_leaves(_plain(old))), dict(_leaves(_plain(new)))
-    for name in before:
-        if before[name] != after[name]:
-            yield f"{name}: {before[name]!r} → {after[name]!r}"
+    for name in before | after:
+        if before.get(name) != after.get(name):
+            yield f"{name}: {before.get(name)!r} → {after.get(name)!r}"
 
 
 def _plain(value: Any) -> Any:

@@ -18,12 +18,12 @@ def pack(
 ) -> Checkpoint:
     """Everything that the next step depends on; random streams need no state (see `dtm.random`)."""
     tensors: dict[str, Tensors] = {
-        "student": policy.student.state_dict(),
-        "teacher": policy.teacher.state_dict(),
+        "student": policy.weights(policy.student),
+        "teacher": policy.weights(policy.teacher),
         "optimizer": optimizer_tensors(policy.student, optimizer),
     }
     if policy.average is not None:
-        tensors["average"] = policy.average.state_dict()
+        tensors["average"] = policy.weights(policy.average)
     if replay is not None:
         tensors["buffer"] = {name: getattr(replay.rollouts, name) for name in ROLLOUT_TENSORS}
     return Checkpoint(tensors, progress.to_json())
@@ -38,10 +38,10 @@ def unpack(
     log_z: LogZ,
 ) -> tuple[Replay | None, Progress]:
     """Load models and optimiser in place; return the buffer and the counters."""
-    policy.student.load_state_dict(checkpoint.tensors["student"])
-    policy.teacher.load_state_dict(checkpoint.tensors["teacher"])
+    policy.load_weights(policy.student, checkpoint.tensors["student"])
+    policy.load_weights(policy.teacher, checkpoint.tensors["teacher"])
     if policy.average is not None:
-        policy.average.load_state_dict(checkpoint.tensors["average"])
+        policy.load_weights(policy.average, checkpoint.tensors["average"])
     load_optimizer(policy.student, optimizer, checkpoint.tensors["optimizer"])
     progress = Progress(**checkpoint.state)
     if progress.h is None:

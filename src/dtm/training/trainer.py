@@ -65,7 +65,7 @@ class Trainer:
             self.policy.compile()
         self.policy.forward = self.accelerator.prepare(self.policy.student)
         self.optimizer = torch.optim.AdamW(
-            self.policy.student.parameters(),
+            self.policy.trained(),
             lr=config.optimizer.lr,
             betas=config.optimizer.betas,
             weight_decay=config.optimizer.weight_decay,
@@ -218,7 +218,7 @@ class Trainer:
             self.accelerator.backward(loss.value)
             for name, value in {"loss": loss.value.detach(), **loss.metrics}.items():
                 totals[name] = totals[name] + value if name in totals else value
-        norm = float(self.accelerator.clip_grad_norm_(self.policy.student.parameters(), config.clip_norm))
+        norm = float(self.accelerator.clip_grad_norm_(self.policy.trained(), config.clip_norm))
         require(
             math.isfinite(norm),
             f"the gradient at step {progress.step} is not finite. The weights before it are saved; "

@@ -101,9 +101,10 @@ def _as_float(text: str) -> float | None:
 
 def _fixed(text: str) -> Fraction | None:
     for start, end in balanced_boxes(text):
-        content = text[start:end] if end - start <= MAX_NUMBER else ""
-        whole = exact(content)
-        found = numbers(content) if whole is None else [whole]
+        if end - start > MAX_NUMBER:
+            continue
+        whole = exact(text[start:end])
+        found = numbers(text[start:end]) if whole is None else [whole]
         if found:
             return found[0]
     for place in (first_pair(text), text.rpartition(OPEN)[2].split(CLOSE, 1)[0]):

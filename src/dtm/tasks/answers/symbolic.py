@@ -23,6 +23,7 @@ DEADLINE = 5.0
 """Seconds for one question."""
 STARTUP = 120.0
 """Seconds for the process to import what it needs."""
+GONE = "gone"
 MAX_CHARACTERS = 500
 """Answers longer than this are not asked about: no gold answer of the data set is half as long."""
 
@@ -61,10 +62,12 @@ class Judge:
             try:
                 process.stdin.write(json.dumps([answer, gold]) + "\n")
                 process.stdin.flush()
-                return self._replies.get(timeout=self.deadline) == "equal"
+                reply = self._replies.get(timeout=self.deadline)
             except (queue.Empty, OSError):
+                reply = GONE
+            if reply == GONE:
                 self._stop()
-                return False
+            return reply == "equal"
 
     def close(self) -> None:
         """End the process, if there is one."""
@@ -108,7 +111,7 @@ def _forward(process: subprocess.Popen[str], replies: queue.Queue[str]) -> None:
     assert process.stdout is not None
     for line in process.stdout:
         replies.put(line.strip())
-    replies.put("gone")
+    replies.put(GONE)
 
 
 @cache

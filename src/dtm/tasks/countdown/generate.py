@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import torch
 
-from dtm.errors import require
+from dtm.errors import ConfigError, require
 from dtm.random import stream
 from dtm.tasks.countdown.items import CountdownItem
-from dtm.tasks.countdown.solve import solvable
+from dtm.tasks.countdown.solve import solvable_rows
 
 NUMBERS = (1, 99)
 TARGETS = (10, 100)
@@ -29,17 +29,18 @@ def generate(count: int, seed: int, excluded: Iterable[CountdownItem] = ()) -> l
     seen = {item.key for item in excluded}
     items: list[CountdownItem] = []
     for _ in range(ROUNDS):
-        for item in _draws(16 * count, generator):
-            if item.key not in seen and solvable(item):
+        for item in _solvable_draws(16 * count, generator):
+            if item.key not in seen:
                 seen.add(item.key)
                 items.append(item)
-                if len(items) == count:
-                    return items
-    require(False, f"found {len(items)} different Countdown items, not {count}: ask for fewer")
-    return items
+        if len(items) >= count:
+            return items[:count]
+    raise ConfigError(f"found {len(items)} different Countdown items, not {count}: ask for fewer")
 
 
-def _draws(count: int, generator: torch.Generator) -> list[CountdownItem]:
-    numbers = torch.randint(NUMBERS[0], NUMBERS[1] + 1, (count, 3), generator=generator).tolist()
-    targets = torch.randint(TARGETS[0], TARGETS[1] + 1, (count,), generator=generator).tolist()
-    return [CountdownItem(tuple(row), target) for row, target in zip(numbers, targets, strict=True)]
+def _solvable_draws(count: int, generator: torch.Generator) -> list[CountdownItem]:
+    numbers = torch.randint(NUMBERS[0], NUMBERS[1] + 1, (count, 3), generator=generator)
+    targets = torch.randint(TARGETS[0], TARGETS[1] + 1, (count,), generator=generator)
+    kept = solvable_rows(numbers, targets)
+    rows = zip(numbers[kept].tolist(), targets[kept].tolist(), strict=True)
+    return [CountdownItem(tuple(row), target) for row, target in rows]

@@ -1,24 +1,38 @@
 """Whether a target can be reached, and with which operators.
 
-Values are unreduced (numerator, denominator): nothing is compared but the last of them with the target, and
-generating items asks this thousands of times.
+A value is an unreduced (numerator, denominator), of one item or of a tensor of items alike. Dividing by zero
+gives (0, 0), and so does whatever follows from it, which is why nothing here branches on a value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
 
 from dtm.tasks.countdown.items import CountdownItem
 
-Value = tuple[int, int]
+Value = tuple[Any, Any]
+"""Two integers, or two tensors of them."""
 
 
 def solvable(item: CountdownItem, operators: str = "+-*/") -> bool:
     """Whether some expression of these operators uses each number once and comes to the target."""
     values = [(number, 1) for number in item.numbers]
-    return any(above == item.target * below for above, below in _results(values, operators))
+    return any(below != 0 and above == item.target * below for above, below in _results(values, operators))
+
+
+def solvable_rows(numbers: Int[Tensor, "N K"], target: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
+    """`solvable` with all four operators, for many items at once."""
+    found = torch.zeros_like(target, dtype=torch.bool)
+    values = [(column, torch.ones_like(column)) for column in numbers.unbind(1)]
+    for above, below in _results(values, "+-*/"):
+        found |= (below != 0) & (above == target * below)
+    return found
 
 
 def needs(item: CountdownItem) -> Literal["add", "multiply"] | None:
@@ -48,7 +62,6 @@ def _joined(first: Value, second: Value, operators: str) -> Iterator[Value]:
         yield c * b - a * d, b * d
     if "*" in operators:
         yield a * c, b * d
-    if "/" in operators and c:
-        yield a * d, b * c
-    if "/" in operators and a:
-        yield b * c, a * d
+    if "/" in operators:
+        yield a * d * c, b * c * c
+        yield c * b * a, d * a * a

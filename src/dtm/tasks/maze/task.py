@@ -140,6 +140,7 @@ class MazeTask:
         completions: Sequence[Path],
         reward: Float[Tensor, " N"],
         group: Int[Tensor, " N"],
+        **columns: Sequence[Any],
     ) -> dict[str, float]:
         """Mean reward, validity and diversity; "coverage" is described at `coverage`."""
         flawless = [

@@ -1,0 +1,54 @@
+"""Sudoku and Countdown by small models from scratch: the benchmarks' puzzles at a scale of minutes."""
+
+from __future__ import annotations
+
+from dtm.training.config import (
+    DecodingConfig,
+    EvaluationConfig,
+    MiniConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    OptimizerConfig,
+    PretrainConfig,
+    ReplayConfig,
+    RunConfig,
+    TiltConfig,
+)
+
+
+def sudoku_mini() -> RunConfig:
+    """4×4 Sudoku in characters, 4.9M parameters, from a base that fills 28 % of the cells correctly."""
+    return RunConfig(
+        recipe="sudoku-mini",
+        precision="auto",
+        task=MiniConfig(kind="sudoku-mini", solved=0.05),
+        model=ModelConfig(width=256, layers=6, heads=4, ffn=704),
+        decoding=DecodingConfig(order="max-probability", block=8, batch=2048),
+        objective=ObjectiveConfig(),
+        tilt=TiltConfig(step=5.0, final=15.0, max_steps=200),
+        replay=ReplayConfig(
+            prompts=512, completions=16, refresh_every=50, refresh_fraction=0.5, priority=0.5
+        ),
+        optimizer=OptimizerConfig(lr=2e-4, batch=512, decay=0.5),
+        evaluation=EvaluationConfig(prompts=256, completions=8),
+        pretrain=PretrainConfig(steps=10_000, batch=1024, lr=1e-3),
+    )
+
+
+def countdown_mini() -> RunConfig:
+    """Countdown in characters, 7.9M parameters, from a base that solves 17 % of the items."""
+    return RunConfig(
+        recipe="countdown-mini",
+        precision="auto",
+        task=MiniConfig(kind="countdown-mini", solved=0.2),
+        model=ModelConfig(width=320, layers=6, heads=5, ffn=928),
+        decoding=DecodingConfig(order="max-probability", block=8, batch=2048),
+        objective=ObjectiveConfig(),
+        tilt=TiltConfig(step=6.0, final=24.0, max_steps=200),
+        replay=ReplayConfig(
+            prompts=512, completions=16, refresh_every=50, refresh_fraction=0.5, priority=0.5
+        ),
+        optimizer=OptimizerConfig(lr=2e-4, batch=512, decay=0.5),
+        evaluation=EvaluationConfig(prompts=256, completions=8),
+        pretrain=PretrainConfig(steps=14_000, batch=1024, lr=1e-3),
+    )

@@ -85,7 +85,7 @@ def test_equal_configurations_do_not_differ():
         ("tilt:\n  patience: soon", "patience must be a whole number or null, got 'soon'"),
         ("objective:\n  guard: 1", "objective: guard must be true or false, got 1"),
         ("seed: true", "seed must be a whole number, got True"),
-        ("precision: float16", "precision must be 'float32' or 'bfloat16', got 'float16'"),
+        ("precision: float16", "precision must be 'float32' or 'bfloat16' or 'auto', got 'float16'"),
         ("optimizer:\n  betas: [0.9]", "optimizer: betas must be a list of 2 values, got [0.9]"),
         ("- 1\n- 2", "must hold a mapping of fields"),
         ("tilt: [", "is not valid YAML"),

@@ -26,7 +26,6 @@ from dtm.training.config import DecodingConfig, MiniConfig, ModelConfig, RunConf
 from dtm.training.folder import RUNS, RunFolder
 from dtm.training.rollouts import Collector
 
-
 UNTRAINED = ("penalty", "data_dir")
 """Fields of a task that a base does not depend on, or not by their text."""
 

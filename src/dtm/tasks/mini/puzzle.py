@@ -7,7 +7,7 @@ then and wrong most of the time, and reward tuning has something to do.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int
@@ -16,6 +16,7 @@ from torch import Tensor
 from dtm.tasks.mini.characters import Alphabet
 
 
+@runtime_checkable
 class Item(Protocol):
     """One question; its columns are what rewards receive."""
 
@@ -25,6 +26,7 @@ class Item(Protocol):
         ...
 
 
+@runtime_checkable
 class Puzzle(Protocol):
     """A benchmark written in characters."""
 

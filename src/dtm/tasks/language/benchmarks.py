@@ -1,0 +1,103 @@
+"""Countdown, Sudoku, GSM8K and MATH500: their items as rows, their rewards, and who judges them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dtm.tasks.answers import countdown as countdown_answers
+from dtm.tasks.answers import gsm8k as gsm8k_answers
+from dtm.tasks.answers import math500 as math500_answers
+from dtm.tasks.answers import sudoku as sudoku_answers
+from dtm.tasks.answers.verdict import Grader
+from dtm.tasks.base import Reward
+from dtm.tasks.countdown import items as countdown_items
+from dtm.tasks.countdown import prompts as countdown_prompts
+from dtm.tasks.countdown import reward as countdown_reward
+from dtm.tasks.gsm8k import items as gsm8k_items
+from dtm.tasks.gsm8k import prompts as gsm8k_prompts
+from dtm.tasks.gsm8k import reward as gsm8k_reward
+from dtm.tasks.math500 import items as math500_items
+from dtm.tasks.math500 import prompts as math500_prompts
+from dtm.tasks.math500 import reward as math500_reward
+from dtm.tasks.sudoku import generate as sudoku_generate
+from dtm.tasks.sudoku import items as sudoku_items
+from dtm.tasks.sudoku import prompts as sudoku_prompts
+from dtm.tasks.sudoku import reward as sudoku_reward
+
+PUZZLES = 20_000
+"""Sudoku puzzles made for training, whose published file is not public."""
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """What the four have in common. Items differ; everything about them is asked here."""
+
+    train: Callable[[Path], Sequence[Any]]
+    test: Callable[[Path], Sequence[Any]]
+    prompt: Callable[..., str]
+    """``prompt(item, protocol, stage)``."""
+    question: Callable[[Any], str]
+    """The item as graders read it."""
+    truth: Callable[[Any], Any]
+    """The ground truth as graders read it."""
+    grade: Grader
+    rewards: Mapping[str, Reward]
+    """The paper's, and variants as they were released or as SPG has them."""
+    reward_range: tuple[float, float]
+    """Of the paper's reward."""
+
+
+def _sudoku_training(folder: Path) -> Sequence[sudoku_items.SudokuItem]:
+    solutions = sudoku_generate.training_solutions(sudoku_items.test_items(folder))
+    return sudoku_generate.generate(solutions, PUZZLES, seed=0)
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "countdown": Benchmark(
+        train=countdown_items.train_items,
+        test=countdown_items.test_items,
+        prompt=countdown_prompts.prompt,
+        question=countdown_prompts.question,
+        truth=lambda item: [list(item.numbers), item.target],
+        grade=countdown_answers.grade,
+        rewards={
+            "paper": countdown_reward.reward,
+            "released": countdown_reward.released,
+            "spg": countdown_reward.spg,
+        },
+        reward_range=countdown_reward.RANGE,
+    ),
+    "sudoku": Benchmark(
+        train=_sudoku_training,
+        test=sudoku_items.test_items,
+        prompt=sudoku_prompts.prompt,
+        question=sudoku_prompts.question,
+        truth=lambda item: item.solution,
+        grade=sudoku_answers.grade,
+        rewards={"paper": sudoku_reward.reward, "released": sudoku_reward.released, "spg": sudoku_reward.spg},
+        reward_range=sudoku_reward.RANGE,
+    ),
+    "gsm8k": Benchmark(
+        train=gsm8k_items.train_items,
+        test=gsm8k_items.test_items,
+        prompt=gsm8k_prompts.prompt,
+        question=lambda item: item.question,
+        truth=lambda item: float(item.answer.replace(",", "")),
+        grade=gsm8k_answers.grade,
+        rewards={"paper": gsm8k_reward.reward, "spg": gsm8k_reward.spg},
+        reward_range=gsm8k_reward.reward_range(2000),
+    ),
+    "math500": Benchmark(
+        train=math500_items.train_items,
+        test=math500_items.test_items,
+        prompt=math500_prompts.prompt,
+        question=lambda item: item.problem,
+        truth=lambda item: item.answer,
+        grade=math500_answers.grade,
+        rewards={"paper": math500_reward.reward, "spg": math500_reward.spg},
+        reward_range=math500_reward.RANGE,
+    ),
+}

@@ -1,0 +1,141 @@
+"""A language task: rows of text, a tokenizer, a reward, and the accuracy under a published reading of answers."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from dtm.errors import ConfigError, DataError, nearest, require
+from dtm.records import Prompts, Sequences
+from dtm.tasks.base import Reward, Sample
+from dtm.tasks.language.rows import Row
+from dtm.tasks.language.tokenizer import Chat
+
+Splits = Mapping[str, Sequence[Row]]
+Accuracy = Callable[[Sequence[str], Mapping[str, Sequence[Any]]], Mapping[str, float]]
+"""Measures of completions, given the columns of their rows."""
+END = "<|endoftext|>"
+"""Where a completion was cut: some published parsers stop at it."""
+
+
+class LanguageTask:
+    """Prompts of a data set, tokenised once; rows whose prompt is too long are left out and counted."""
+
+    def __init__(
+        self,
+        name: str,
+        splits: Splits,
+        chat: Chat,
+        reward: Reward | None,
+        reward_range: tuple[float, float],
+        *,
+        vocab_size: int,
+        mask_id: int,
+        eos_id: int,
+        completion_length: int,
+        prompt_length: int,
+        prefill: str = "",
+        accuracy: Accuracy | None = None,
+    ) -> None:
+        require(
+            len(chat) <= vocab_size,
+            f"the tokenizer has {len(chat)} tokens, the model {vocab_size}: they do not belong together",
+        )
+        self.name, self.chat, self.accuracy = name, chat, accuracy
+        self.vocab_size, self.mask_id, self.eos_id = vocab_size, mask_id, eos_id
+        self.completion_length, self.reward_range = completion_length, reward_range
+        self._reward, self._prompt_length, self._prefill, self._splits = (
+            reward,
+            prompt_length,
+            prefill,
+            splits,
+        )
+        self._kept: dict[str, list[tuple[Row, list[int]]]] = {}
+        self.too_long: dict[str, int] = {}
+        """Rows of each split that were left out."""
+
+    def prompts(self, split: str, count: int, generator: torch.Generator) -> Prompts:
+        """``count`` rows of the split, padded on the left; none comes twice before all have come once."""
+        rows = self._tokenised(split)
+        rounds = range(math.ceil(count / len(rows)))
+        order = torch.cat([torch.randperm(len(rows), generator=generator) for _ in rounds])[:count]
+        chosen = [rows[place] for place in order.tolist()]
+        width = max(len(ids) for _, ids in chosen)
+        tokens = torch.tensor([[self.eos_id] * (width - len(ids)) + ids for _, ids in chosen])
+        attention = torch.arange(width) >= width - torch.tensor([[len(ids)] for _, ids in chosen])
+        columns = {name: [row.columns[name] for row, _ in chosen] for name in chosen[0][0].columns}
+        return Prompts(tokens, attention, [row.prompt for row, _ in chosen], columns)
+
+    def examples(self, split: str, count: int, generator: torch.Generator) -> Sequences:
+        """There is nothing to pretrain on: these tasks start from a model that has been."""
+        raise ConfigError(f"{self.name} has no corpus to pretrain on; give a model with --model.base")
+
+    def read(self, completions: Int[Tensor, "N C"]) -> list[str]:
+        """The text before the end token, without special tokens."""
+        return [self.chat.read(_until(row, self.eos_id)) for row in completions.tolist()]
+
+    def reward(
+        self, prompts: Sequence[Any], completions: Sequence[str], **columns: Any
+    ) -> list[float | None]:
+        """The benchmark's reward."""
+        if self._reward is None:
+            raise ConfigError(
+                f"{self.name} has no reward of its own; name yours with --reward module:function"
+            )
+        return list(self._reward(prompts, completions, **columns))
+
+    def measure(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[str],
+        reward: Float[Tensor, " N"],
+        group: Int[Tensor, " N"],
+        **columns: Sequence[Any],
+    ) -> dict[str, float]:
+        """Mean reward, accuracy where the task has one, and the share of a prompt's answers that differ."""
+        answers: dict[int, list[str]] = defaultdict(list)
+        for text, key in zip(completions, group.tolist(), strict=True):
+            answers[key].append(text)
+        accuracy = {} if self.accuracy is None else self.accuracy(completions, columns)
+        distinct = fmean(len(set(texts)) / len(texts) for texts in answers.values())
+        return {"reward": float(reward.mean()), **accuracy, "distinct": distinct}
+
+    def best(self, prompts: Sequence[Any]) -> float | None:
+        """Known for the benchmarks: every item can be solved."""
+        return None if self._reward is None else self.reward_range[1]
+
+    def picture(self, before: Sequence[Sample], after: Sequence[Sample]) -> Figure | None:
+        """Nothing to draw."""
+        return None
+
+    def show(self, prompt: Any, completion: str) -> str:
+        """The prompt and the completion."""
+        asked = prompt if isinstance(prompt, str) else "\n".join(turn["content"] for turn in prompt)
+        return f"{asked}\n───\n{completion}"
+
+    def _tokenised(self, split: str) -> list[tuple[Row, list[int]]]:
+        require(split in self._splits, f"unknown split {split!r}. {nearest(split, self._splits)}")
+        if split not in self._kept:
+            everything = [(row, self.chat.ask(row.prompt, self._prefill)) for row in self._splits[split]]
+            kept = [(row, ids) for row, ids in everything if len(ids) <= self._prompt_length]
+            self.too_long[split] = len(everything) - len(kept)
+            require(
+                bool(kept),
+                f"all {len(everything)} prompts of {self.name}, {split}, are longer than {self._prompt_length} "
+                "tokens; raise --task.prompt-length",
+                DataError,
+            )
+            self._kept[split] = kept
+        return self._kept[split]
+
+
+def _until(row: Sequence[int], end: int) -> Sequence[int]:
+    return row[: row.index(end)] if end in row else row

@@ -1,0 +1,57 @@
+"""Text to token ids and back, with a model's own tokenizer and chat template, without a network.
+
+Two things go wrong silently elsewhere and are checked here: a second start-of-text that a tokenizer adds to
+a template that has one already, and token ids that the model does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dtm.errors import ConfigError, require
+
+Messages = str | Sequence[dict[str, str]]
+"""A user's message, or a conversation as {"role": …, "content": …}."""
+
+
+class Chat:
+    """A tokenizer and its chat template."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Chat:
+        """The tokenizer of a model's folder; nothing is downloaded and no code of the folder is run."""
+        try:
+            from transformers import AutoTokenizer
+        except ImportError:
+            raise ConfigError("text needs a tokenizer: pip install 'discrete-tilt-matching[text]'") from None
+        path = Path(folder)
+        require(
+            (path / "tokenizer.json").is_file(),
+            f"no tokenizer in {path}: tokenizer.json is missing. On the hub it lies beside the weights.",
+        )
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        require(
+            tokenizer.chat_template is not None,
+            f"the tokenizer in {path} has no chat template: its tokenizer_config.json must hold one",
+        )
+        return cls(tokenizer)
+
+    def __len__(self) -> int:
+        return len(self._tokenizer)
+
+    def ask(self, messages: Messages, prefill: str = "") -> list[int]:
+        """A conversation up to where the assistant writes, and what its answer is made to begin with."""
+        turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+        text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        ids: list[int] = self._tokenizer.encode(text + prefill, add_special_tokens=False)
+        return ids
+
+    def read(self, ids: Sequence[int]) -> str:
+        """Text without special tokens."""
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
+        return text

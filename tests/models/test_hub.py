@@ -226,3 +226,16 @@ def test_a_truncated_shard_is_named(write_hub):
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(CheckpointError, match="nowhere"):
         dtm.load_model(tmp_path / "nowhere")
+
+
+def test_a_hub_name_stands_for_its_downloaded_copy(write_hub, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(CheckpointError, match=r"`hf download org/tiny`"):
+        dtm.load_model("org/tiny")
+    repository = tmp_path / "cache" / "models--org--tiny"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0" * 40)
+    (repository / "snapshots").mkdir()
+    write_hub("dream").rename(repository / "snapshots" / ("0" * 40))
+    assert dtm.load_model("org/tiny").config.family == "dream"

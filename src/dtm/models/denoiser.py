@@ -48,21 +48,6 @@ class Denoiser(nn.Module, ABC):
         logits[:, self.mask_id] = EXCLUDED
         return logits.log_softmax(-1)
 
-    @torch.no_grad()
-    def logits(
-        self,
-        input_ids: Int[Tensor, "B L"],
-        attention_mask: Bool[Tensor, "B L"] | Int[Tensor, "B L"] | None = None,
-    ) -> Float[Tensor, "B L W"]:
-        """The head as the checkpoint has it, at every position: for inspection, not for training.
-
-        Neither the shift nor the exclusion of the mask token is applied, so the numbers are those of the
-        model's own reference code.
-        """
-        attention = None if attention_mask is None else attention_mask.bool()
-        states = self.hidden(input_ids, attention)
-        return self.head(states.flatten(0, 1)).view(*input_ids.shape, -1)
-
 
 def predictors(
     where: Bool[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None, shift: int

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from dtm.errors import CheckpointError, require
 from dtm.models.families import read_shape
+from dtm.models.hub import find_folder
 from dtm.models.native import NATIVE
 from dtm.models.nf4 import with_nf4_layers
 from dtm.models.transformer import Transformer, TransformerConfig
@@ -44,13 +45,13 @@ def load_model(
 ) -> Transformer:
     """A model from a folder: saved by this package, or LLaDA or Dream as they lie on the hub.
 
+    The hub's name of a model stands for its downloaded copy: ``load_model("GSAI-ML/LLaDA-8B-Instruct")``.
     No code from the folder is run. A tensor that is missing, unexpected or of another shape, a missing
     shard and a setting that the native transformer does not have are errors that name it. Without a
     ``dtype``, the package's own models come in float32 and the hub's in the dtype they are stored in.
     With ``nf4`` the projections of the blocks are quantised to four bits while they are read.
     """
-    folder = Path(path)
-    require(folder.is_dir(), f"no usable model in {folder}: there is no such folder", CheckpointError)
+    folder = find_folder(path)
     family, config = read_shape(folder)
     model = without_memory(config)
     if nf4:

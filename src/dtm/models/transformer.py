@@ -190,6 +190,21 @@ class Transformer(Denoiser):
         return F.linear(rows, self.embedding.weight if self.unembedding is None else self.unembedding.weight)
 
     @torch.no_grad()
+    def logits(
+        self,
+        input_ids: Int[Tensor, "B L"],
+        attention_mask: Bool[Tensor, "B L"] | Int[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, "B L W"]:
+        """The head as the checkpoint has it, at every position: for inspection, not for training.
+
+        Neither the shift nor the exclusion of the mask token is applied, so the numbers are those of the
+        model's own reference code.
+        """
+        attention = None if attention_mask is None else attention_mask.bool()
+        states = self.hidden(input_ids, attention)
+        return self.head(states.flatten(0, 1)).view(*input_ids.shape, -1)
+
+    @torch.no_grad()
     def _initialise(self, generator: torch.Generator) -> None:
         """Normal weights of deviation 0.02; projections into the residual stream are scaled down."""
         residual = 0.02 / (2 * self.config.layers) ** 0.5

@@ -1,0 +1,32 @@
+"""Where a model lies: a folder, or the local copy of a hub repository that was downloaded before.
+
+Nothing is downloaded here: sixteen gigabytes are fetched when someone asks for them, not by a typo.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dtm.errors import CheckpointError
+
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def find_folder(name: str | Path) -> Path:
+    """The folder itself, or the newest snapshot of ``organisation/model`` in the hub's cache."""
+    if Path(name).is_dir():
+        return Path(name)
+    message = f"no usable model in {name}: there is no such folder"
+    if not _REPOSITORY.fullmatch(str(name)):
+        raise CheckpointError(message)
+    # Slow to import, and only needed for models that are named instead of given as a folder.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(str(name), local_files_only=True))
+    except LocalEntryNotFoundError:
+        raise CheckpointError(
+            f"{message}, nor a hub model of that name in the cache. Run `hf download {name}` first."
+        ) from None

@@ -13,6 +13,9 @@ from typing import Any
 
 from dtm.errors import CheckpointError, ConfigError
 from dtm.evaluation.evaluate import Evaluation, evaluate
+from dtm.models.export import CONFIG as ADAPTER
+from dtm.models.export import load_adapter, save_adapter
+from dtm.models.policy import Policy
 from dtm.models.storage import load_model, save_model
 from dtm.models.transformer import Transformer
 from dtm.random import stream
@@ -67,6 +70,10 @@ class Run:
     def model(self) -> Transformer:
         """The tuned (or pretrained) model."""
         self._finished(self.folder.model)
+        if (self.folder.model / ADAPTER).is_file():
+            config = self.config
+            base = build.load_base(config, build.build_task(config))
+            return load_adapter(self.folder.model, base)[0]
         return load_model(self.folder.model)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
@@ -135,7 +142,7 @@ def train(
         except Interrupted:
             return Run(folder)
     if trainer.accelerator.is_main_process:
-        save_model(trainer.policy.teacher, folder.model)  # type: ignore[arg-type]
+        _save(trainer.policy, config, folder)
         write_report(folder, config, task, progress)
     return Run(folder)
 
@@ -176,6 +183,15 @@ def measure(config: RunConfig, model: Transformer, evaluation: EvaluationConfig 
     collector = build.build_collector(config, task, build.build_scorer(config, task), lambda: None)
     with build.autocast(config, device):
         return evaluate(model.to(device).eval(), collector, evaluation or config.evaluation, device)
+
+
+def _save(policy: Policy, config: RunConfig, folder: RunFolder) -> None:
+    """The finished model: all of its weights, or its adapter as a PEFT folder."""
+    model: Transformer = policy.teacher  # type: ignore[assignment]
+    if policy.lora is None:
+        save_model(model, folder.model)
+    else:
+        save_adapter(model, policy.lora, folder.model, str(config.model.base))
 
 
 def _resolve(

@@ -29,7 +29,7 @@ symbols
   available      nats between ρ_a and ρ_(a+h); absorbed is the fraction the student has gained of them
 """
 
-ALIASES = {"--reward": "--reward.function"}
+ALIASES = {"--reward": "--reward.function", "--data": "--task.data", "--data-dir": "--task.data-dir"}
 """Short spellings of fields that are often given."""
 
 Command = Callable[[list[str]], int]

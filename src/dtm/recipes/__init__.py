@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dtm.errors import ConfigError, nearest
+from dtm.recipes import llada
 from dtm.recipes.maze import maze, maze_paper, maze_small
 from dtm.recipes.mini import countdown_mini, sudoku_mini
 from dtm.training.config import RunConfig
@@ -15,6 +16,13 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
     "maze-paper": maze_paper,
     "sudoku-mini": sudoku_mini,
     "countdown-mini": countdown_mini,
+    "llada-sudoku": llada.llada_sudoku,
+    "llada-countdown": llada.llada_countdown,
+    "llada-gsm8k": llada.llada_gsm8k,
+    "llada-math500": llada.llada_math500,
+    "llada-sudoku-released": llada.llada_sudoku_released,
+    "llada-countdown-released": llada.llada_countdown_released,
+    "llada-custom": llada.llada_custom,
 }
 
 

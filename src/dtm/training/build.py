@@ -14,6 +14,8 @@ import torch
 from dtm.decoding import ORDERS, Decoder
 from dtm.errors import ConfigError, nearest, require
 from dtm.interpolants import MaskCount
+from dtm.models.adapters import LoRA
+from dtm.models.hub import find_folder
 from dtm.models.storage import load_model
 from dtm.models.transformer import Transformer, TransformerConfig
 from dtm.objectives import CDTM, CONTROL_VARIATES
@@ -22,8 +24,9 @@ from dtm.tasks.base import Reward, Task
 from dtm.tasks.maze import MazeTask
 from dtm.tasks.mini import Countdown, MiniTask, Sudoku
 from dtm.tasks.rewards import Scorer, load_function
-from dtm.training.config import DecodingConfig, MiniConfig, ModelConfig, RunConfig
+from dtm.training.config import DecodingConfig, LanguageConfig, MiniConfig, ModelConfig, RunConfig
 from dtm.training.folder import RUNS, RunFolder
+from dtm.training.language import language_task
 from dtm.training.rollouts import Collector
 
 UNTRAINED = ("penalty", "data_dir")
@@ -66,6 +69,8 @@ def build_task(config: RunConfig) -> Task:
     task = config.task
     if isinstance(task, MiniConfig):
         return _mini_task(task)
+    if isinstance(task, LanguageConfig):
+        return language_task(config, task)
     return MazeTask(
         size=task.size,
         door_fraction=task.door_fraction,
@@ -135,6 +140,7 @@ def build_scorer(config: RunConfig, task: Task, reward: Reward | None = None) ->
     elif spec is not None:
         function, name = load_function(spec), spec
     else:
+        require(config.task.kind != "custom", "your own data needs your own reward: --reward module:function")
         function, name = task.reward, f"{task.name}'s own"
     return Scorer(function, name, config.reward.on_error, config.reward.timeout)
 
@@ -168,6 +174,20 @@ def new_model(config: ModelConfig, task: Task, seed: int) -> Transformer:
     return Transformer(shape, stream(seed, "initial weights"))
 
 
+def build_lora(config: RunConfig) -> LoRA | None:
+    """The shape of the adapters, or None where all weights are trained."""
+    adapter = config.adapter
+    if adapter.rank is None:
+        require(not config.model.nf4, "model.nf4 needs adapters: weights of four bits cannot be trained")
+        return None
+    return LoRA(
+        rank=adapter.rank,
+        alpha=adapter.alpha,
+        dropout=adapter.dropout,
+        targets=tuple(name.strip() for name in adapter.targets.split(",")),
+    )
+
+
 def base_folder(config: RunConfig) -> Path:
     """Where the pretrained base lies: a folder, or the name of one that ships with the package."""
     base = config.model.base
@@ -182,8 +202,10 @@ def base_folder(config: RunConfig) -> Path:
         return made.model
     packaged = Path(str(resources.files("dtm.recipes") / "bases"))
     for folder in (Path(base), Path(base) / "model", packaged / base):
-        if (folder / "model.safetensors").is_file():
+        if (folder / "config.json").is_file():
             return folder
+    if "/" in base and not Path(base).exists():
+        return find_folder(base)
     shipped = [path.name for path in packaged.glob("*")] if packaged.is_dir() else []
     raise ConfigError(
         f"model.base: no model in {base!r}, neither as a folder nor shipped. {nearest(base, shipped)}"
@@ -199,8 +221,13 @@ def with_base(config: RunConfig) -> RunConfig:
 
 def load_base(config: RunConfig, task: Task) -> Transformer:
     """The pretrained base, checked against the task's vocabulary."""
-    folder = base_folder(config)
-    model = load_model(folder)
+    folder, device = base_folder(config), build_device(config)
+    # A frozen base is kept in the precision it is used in; weights that are trained stay in float32.
+    dtype = torch.float32
+    if build_lora(config) is not None and precision(config, device) == "bfloat16":
+        dtype = torch.bfloat16
+    model = load_model(folder, dtype=dtype, device=device, nf4=config.model.nf4)
+    model.recompute = config.model.recompute
     for name in ("vocab_size", "mask_id", "eos_id"):
         found, wanted = getattr(model, name), getattr(task, name)
         require(

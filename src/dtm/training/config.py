@@ -50,7 +50,34 @@ class MiniConfig:
         require(0 <= self.solved <= 1, f"task.solved is a share in [0, 1], got {self.solved:g}")
 
 
-TaskConfig = MazeConfig | MiniConfig
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LanguageConfig:
+    """A benchmark or your own data for a language model with a tokenizer."""
+
+    kind: Literal["countdown", "sudoku", "gsm8k", "math500", "custom"] = "custom"
+    """Which benchmark; custom: your own rows."""
+    data_dir: str | None = None
+    """Folder with the benchmarks' data sets."""
+    data: str | None = None
+    """For custom: a JSON-lines file, each row with a "prompt" and columns that your reward receives."""
+    protocol: Literal["dtm", "spg", "d1"] = "dtm"
+    """Whose prompts and whose reading of the answers."""
+    reward: Literal["paper", "released", "spg"] = "paper"
+    """Which of the benchmark's rewards."""
+    completion_length: int = 256
+    """L, the tokens of a completion."""
+    prompt_length: int = 1024
+    """Rows whose prompt has more tokens are left out, and counted."""
+    seed: int = 0
+    """Which training rows are kept for validation."""
+
+    def __post_init__(self) -> None:
+        for name in ("completion_length", "prompt_length"):
+            value = getattr(self, name)
+            require(value >= 1, f"task.{name.replace('_', '-')} must be at least 1, got {value}")
+
+
+TaskConfig = MazeConfig | MiniConfig | LanguageConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,11 +94,29 @@ class ModelConfig:
     """Attention heads."""
     ffn: int = 256
     """Width of the gated feed-forward layers."""
+    nf4: bool = False
+    """Keep the base's projections in four bits; needs adapters, and bitsandbytes."""
+    recompute: bool = False
+    """Recompute each block in the backward pass: a third more time, a fraction of the memory."""
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads", "ffn"):
             value = getattr(self, name)
             require(value >= 1, f"model.{name} must be at least 1, got {value}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdapterConfig:
+    """LoRA: train small adapters over a frozen base instead of all weights."""
+
+    rank: int | None = None
+    """r; none: train all weights."""
+    alpha: float = 64.0
+    """α; the update is scaled by α / r."""
+    dropout: float = 0.0
+    """Dropout on the adapters' input, in training steps alone."""
+    targets: str = "all"
+    """Projections by name with commas between, or all seven, or published: the four of public code."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -327,6 +372,7 @@ class RunConfig:
     """Fuse the model's blocks with torch.compile; auto: on a GPU."""
     task: TaskConfig = field(default_factory=MazeConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    adapter: AdapterConfig = field(default_factory=AdapterConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     tilt: TiltConfig = field(default_factory=TiltConfig)

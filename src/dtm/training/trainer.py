@@ -27,7 +27,7 @@ from dtm.objectives import Objective
 from dtm.random import stream
 from dtm.records import Phase
 from dtm.training.annealing import begins_to_cool, choose_step, has_plateaued, lr_factor, phase_is_over
-from dtm.training.build import build_device, compiles, precision
+from dtm.training.build import build_device, build_lora, compiles, precision
 from dtm.training.checkpoint import load_latest, save_checkpoint
 from dtm.training.config import RunConfig
 from dtm.training.events import Callback, Event
@@ -60,7 +60,12 @@ class Trainer:
         self.config, self.collector, self.callbacks = config, collector, callbacks
         self.objective, self.interpolant, self.reward_range = objective, interpolant, reward_range
         self.checkpoints = checkpoints
-        self.policy = Policy(base.to(self.device), config.optimizer.ema)
+        self.policy = Policy(
+            base.to(self.device),
+            config.optimizer.ema,
+            lora=build_lora(config),
+            generator=stream(config.seed, "adapters"),
+        )
         if compiles(config, self.device):
             self.policy.compile()
         self.policy.forward = self.accelerator.prepare(self.policy.student)

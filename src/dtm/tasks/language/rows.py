@@ -21,6 +21,8 @@ class Row:
 
     prompt: Messages
     columns: Mapping[str, Any] = field(default_factory=dict)
+    prefill: str = ""
+    """What the answer is made to begin with."""
 
 
 def read_own(path: Path) -> list[Row]:

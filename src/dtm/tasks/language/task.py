@@ -1,4 +1,4 @@
-"""A language task: rows of text, a tokenizer, a reward, and the accuracy under a published reading of answers."""
+"""A language task: rows of text, a tokenizer, a reward, and the accuracy under published rules."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from dtm.tasks.language.tokenizer import Chat
 Splits = Mapping[str, Sequence[Row]]
 Accuracy = Callable[[Sequence[str], Mapping[str, Sequence[Any]]], Mapping[str, float]]
 """Measures of completions, given the columns of their rows."""
-END = "<|endoftext|>"
-"""Where a completion was cut: some published parsers stop at it."""
 
 
 class LanguageTask:
@@ -42,7 +40,6 @@ class LanguageTask:
         eos_id: int,
         completion_length: int,
         prompt_length: int,
-        prefill: str = "",
         accuracy: Accuracy | None = None,
     ) -> None:
         require(
@@ -52,12 +49,7 @@ class LanguageTask:
         self.name, self.chat, self.accuracy = name, chat, accuracy
         self.vocab_size, self.mask_id, self.eos_id = vocab_size, mask_id, eos_id
         self.completion_length, self.reward_range = completion_length, reward_range
-        self._reward, self._prompt_length, self._prefill, self._splits = (
-            reward,
-            prompt_length,
-            prefill,
-            splits,
-        )
+        self._reward, self._prompt_length, self._splits = reward, prompt_length, splits
         self._kept: dict[str, list[tuple[Row, list[int]]]] = {}
         self.too_long: dict[str, int] = {}
         """Rows of each split that were left out."""
@@ -87,9 +79,7 @@ class LanguageTask:
     ) -> list[float | None]:
         """The benchmark's reward."""
         if self._reward is None:
-            raise ConfigError(
-                f"{self.name} has no reward of its own; name yours with --reward module:function"
-            )
+            raise ConfigError(f"{self.name} has no reward of its own")
         return list(self._reward(prompts, completions, **columns))
 
     def measure(
@@ -124,13 +114,13 @@ class LanguageTask:
     def _tokenised(self, split: str) -> list[tuple[Row, list[int]]]:
         require(split in self._splits, f"unknown split {split!r}. {nearest(split, self._splits)}")
         if split not in self._kept:
-            everything = [(row, self.chat.ask(row.prompt, self._prefill)) for row in self._splits[split]]
+            everything = [(row, self.chat.ask(row.prompt, row.prefill)) for row in self._splits[split]]
             kept = [(row, ids) for row, ids in everything if len(ids) <= self._prompt_length]
             self.too_long[split] = len(everything) - len(kept)
             require(
                 bool(kept),
-                f"all {len(everything)} prompts of {self.name}, {split}, are longer than {self._prompt_length} "
-                "tokens; raise --task.prompt-length",
+                f"all {len(everything)} {split} prompts of {self.name} are longer than "
+                f"{self._prompt_length} tokens; raise --task.prompt-length",
                 DataError,
             )
             self._kept[split] = kept

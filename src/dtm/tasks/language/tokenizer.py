@@ -26,7 +26,7 @@ class Chat:
     def load(cls, folder: str | Path) -> Chat:
         """The tokenizer of a model's folder; nothing is downloaded and no code of the folder is run."""
         try:
-            from transformers import AutoTokenizer
+            from transformers import PreTrainedTokenizerFast  # AutoTokenizer would look for model code
         except ImportError:
             raise ConfigError("text needs a tokenizer: pip install 'discrete-tilt-matching[text]'") from None
         path = Path(folder)
@@ -34,7 +34,7 @@ class Chat:
             (path / "tokenizer.json").is_file(),
             f"no tokenizer in {path}: tokenizer.json is missing. On the hub it lies beside the weights.",
         )
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(path, local_files_only=True)
         require(
             tokenizer.chat_template is not None,
             f"the tokenizer in {path} has no chat template: its tokenizer_config.json must hold one",

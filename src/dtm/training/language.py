@@ -1,0 +1,124 @@
+"""From a configuration to a language task: tokenizer and ids of the model, rows and rewards of the task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dtm.errors import ConfigError, nearest, require
+from dtm.models.families import read_shape
+from dtm.models.hub import find_folder
+from dtm.tasks.countdown.items import CountdownItem
+from dtm.tasks.countdown.solve import needs
+from dtm.tasks.language import BENCHMARKS, Benchmark, Chat, LanguageTask, Row, read_own
+from dtm.tasks.language.rows import split_off
+from dtm.tasks.protocols import Stage, prefill
+from dtm.training.config import LanguageConfig, RunConfig
+
+HELD_OUT = 256
+"""Training rows that are kept for validation, and of one's own data also for the test."""
+END = "<|endoftext|>"
+"""Where a completion was cut: some published parsers stop at it."""
+
+
+def language_task(config: RunConfig, task: LanguageConfig) -> LanguageTask:
+    """The task; whatever is missing (model, tokenizer, data) is said by name."""
+    base = config.model.base
+    if base is None:
+        raise ConfigError(f"recipe {config.recipe!r} needs a model: a folder or a hub name with --model.base")
+    folder = find_folder(base)
+    _, shape = read_shape(folder)
+    benchmark = BENCHMARKS.get(task.kind)
+    splits = _own_splits(task) if benchmark is None else _splits(task, benchmark)
+    reward, reward_range = None, (0.0, 1.0)
+    if benchmark is not None:
+        require(
+            task.reward in benchmark.rewards,
+            f"task.reward: no {task.reward!r} of {task.kind}. {nearest(task.reward, benchmark.rewards)}",
+        )
+        reward, reward_range = benchmark.rewards[task.reward], benchmark.reward_range
+    return LanguageTask(
+        task.kind,
+        splits,
+        Chat.load(folder),
+        reward,
+        reward_range,
+        vocab_size=shape.vocab_size,
+        mask_id=shape.mask_id,
+        eos_id=shape.eos_id,
+        completion_length=task.completion_length,
+        prompt_length=task.prompt_length,
+        accuracy=None if benchmark is None else judged(task, benchmark),
+    )
+
+
+def judged(
+    task: LanguageConfig, benchmark: Benchmark
+) -> Callable[[Sequence[str], Mapping[str, Sequence[Any]]], dict[str, float]]:
+    """Accuracy under the protocol's rules: of items, and for Sudoku of empty cells, as it is published."""
+
+    def accuracy(completions: Sequence[str], columns: Mapping[str, Sequence[Any]]) -> dict[str, float]:
+        rows = zip(columns["question"], columns["ground_truth"], completions, strict=True)
+        verdicts = [benchmark.grade(asked, truth, text + END, task.protocol) for asked, truth, text in rows]
+        correct = [bool(verdict.correct) for verdict in verdicts]
+        measures = {"accuracy": sum(correct) / len(correct)}
+        if task.kind == "sudoku":
+            cells = sum(verdict.correct_cells or 0 for verdict in verdicts)
+            empty = sum(verdict.empty_cells or 0 for verdict in verdicts)
+            measures = {"accuracy": cells / empty if empty else 0.0, "solved": measures["accuracy"]}
+        if task.kind == "countdown":
+            measures |= _modes(correct, columns)
+        return measures
+
+    return accuracy
+
+
+def _modes(correct: Sequence[bool], columns: Mapping[str, Sequence[Any]]) -> dict[str, float]:
+    """Countdown's two modes: items that + and − solve, and items that need × or ÷."""
+    modes: dict[str | None, list[bool]] = {"add": [], "multiply": []}
+    for right, numbers, target in zip(correct, columns["numbers"], columns["target"], strict=True):
+        modes.setdefault(needs(CountdownItem(tuple(numbers), target)), []).append(right)
+    return {
+        f"accuracy_{name}": sum(found) / len(found) if found else 0.0
+        for name, found in (("add_sub", modes["add"]), ("mul_div", modes["multiply"]))
+    }
+
+
+def _splits(task: LanguageConfig, benchmark: Benchmark) -> dict[str, Sequence[Row]]:
+    require(
+        task.data_dir is not None,
+        f"{task.kind} needs its data sets: name their folder with --task.data-dir",
+    )
+    folder = Path(str(task.data_dir))
+    validation, train = split_off(
+        _rows(task, benchmark, benchmark.train(folder), "training"), HELD_OUT, task.seed
+    )
+    return {
+        "train": train,
+        "validation": validation,
+        "test": _rows(task, benchmark, benchmark.test(folder), "evaluation"),
+    }
+
+
+def _rows(task: LanguageConfig, benchmark: Benchmark, items: Sequence[Any], stage: Stage) -> list[Row]:
+    return [
+        Row(
+            benchmark.prompt(item, task.protocol, stage),
+            {
+                **item.columns,
+                "question": benchmark.question(item),
+                "ground_truth": benchmark.truth(item),
+            },
+            prefill(task.protocol, stage),
+        )
+        for item in items
+    ]
+
+
+def _own_splits(task: LanguageConfig) -> dict[str, Sequence[Row]]:
+    require(task.data is not None, "task.data: name your JSON-lines file with --data")
+    rows = read_own(Path(str(task.data)))
+    test, others = split_off(rows, HELD_OUT, task.seed)
+    validation, train = split_off(others, HELD_OUT, task.seed)
+    return {"train": train, "validation": validation, "test": test}

@@ -1,0 +1,233 @@
+"""A checkpoint in LLaDA's layout with a tokenizer goes through whole runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+import dtm
+from dtm.cli import main
+from dtm.errors import ConfigError, DataError
+from dtm.training import build
+from dtm.training.config import EvaluationConfig, LanguageConfig
+
+pytest.importorskip("peft")
+pytest.importorskip("bitsandbytes")
+pytest.importorskip("transformers")
+
+LETTERS = [chr(code) for code in range(32, 127)] + ["\n", "…"]
+SPECIALS = [
+    "<|startoftext|>",
+    "<|endoftext|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+    "<|mask|>",
+]
+VOCABULARY = {token: number for number, token in enumerate([*SPECIALS, *LETTERS])}
+TEMPLATE = (
+    "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + "
+    "'<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}"
+    "{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
+    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
+)
+ITEMS = [([3, 4, n], 7 + n) for n in range(5, 45)]
+
+
+@pytest.fixture
+def llada(write_hub):
+    """A random model with a character-level tokenizer that has LLaDA's special tokens and template."""
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    folder = write_hub(
+        "llada",
+        vocab_size=len(VOCABULARY),
+        embedding_size=128,
+        mask_token_id=5,
+        eos_token_id=1,
+        pad_token_id=1,
+    )
+    letters = Tokenizer(models.BPE(vocab=VOCABULARY, merges=[]))
+    letters.add_special_tokens(SPECIALS)
+    letters.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=letters,
+        bos_token="<|startoftext|>",
+        eos_token="<|endoftext|>",
+        pad_token="<|endoftext|>",
+        mask_token="<|mask|>",
+        additional_special_tokens=SPECIALS[2:5],
+    )
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A data folder with small Countdown files."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    train = [{"nums": numbers, "target": target} for numbers, target in ITEMS]
+    test = [{"input": f"{n},2,3", "output": str(n + 5)} for n in range(20, 30)]
+    for name, rows in (("countdown_cd3_train_subset", train), ("countdown_cd3_test", test)):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder
+
+
+@pytest.fixture
+def config(llada, data):
+    """`llada-countdown` at the size of a test: NF4 base, LoRA, two phases."""
+    recipe = dtm.recipe("llada-countdown")
+    return replace(
+        recipe,
+        device="cpu",
+        task=LanguageConfig(kind="countdown", data_dir=str(data), completion_length=16),
+        model=replace(recipe.model, base=str(llada)),
+        adapter=replace(recipe.adapter, rank=4),
+        decoding=replace(recipe.decoding, block=8, tokens_per_step=4),
+        tilt=replace(recipe.tilt, final=2 * recipe.tilt.step, max_steps=3),
+        replay=replace(recipe.replay, prompts=4, completions=2, refresh_every=2),
+        optimizer=replace(recipe.optimizer, batch=6, micro_batch=3, lr=1e-3),
+        evaluation=EvaluationConfig(prompts=4, completions=1),
+        checkpoint=replace(recipe.checkpoint, every=1),
+    )
+
+
+def noisy(prompts, completions, **columns):
+    """A reward that a random model can earn, so that there is something to learn."""
+    return [text.count("e") + 0.1 * len(text) for text in completions]
+
+
+def test_a_quantised_run_is_stopped_resumed_exported_and_measured(config, tmp_path):
+    whole = dtm.train(config, reward=noisy, out=tmp_path / "whole")
+    steps = []
+
+    def stop(event):
+        steps.append(event.step)
+        if event.kind == "step" and len(steps) > 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        dtm.train(config, reward=noisy, out=tmp_path / "broken", callbacks=[stop])
+    resumed = dtm.train(config, reward=noisy, out=tmp_path / "broken", resume=True)
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], value), name
+    assert {"adapter_model.safetensors", "adapter_config.json", "README.md"} <= {
+        path.name for path in resumed.folder.model.iterdir()
+    }
+    learnt = [value for name, value in resumed.model.named_parameters() if "lora_B" in name]
+    assert any(value.abs().max() > 0 for value in learnt)
+    config = replace(config, reward=replace(config.reward, function=None))
+    measured = dtm.api.measure(
+        config, resumed.model, EvaluationConfig(split="test", prompts=10, completions=1)
+    )
+    assert {
+        "reward",
+        "accuracy",
+        "accuracy_add_sub",
+        "accuracy_mul_div",
+        "distinct",
+    } <= measured.measures.keys()
+
+
+def test_prompts_are_padded_on_the_left_and_begin_once(config):
+    task = build.build_task(config)
+    prompts = task.prompts("train", 6, torch.Generator().manual_seed(0))
+    start = VOCABULARY["<|startoftext|>"]
+    for row, attention in zip(prompts.tokens.tolist(), prompts.attention.tolist(), strict=True):
+        real = [token for token, is_real in zip(row, attention, strict=True) if is_real]
+        assert attention == sorted(attention)
+        assert real[0] == start
+        assert real.count(start) == 1
+    assert prompts.columns["target"][0] == sum(prompts.columns["numbers"][0])
+
+
+def test_published_evaluation_starts_inside_the_reasoning_tag(config):
+    task = build.build_task(replace(config, task=replace(config.task, protocol="spg")))
+    asked = task.prompts("test", 1, torch.Generator().manual_seed(0))
+    assert task.chat.read(asked.tokens[0].tolist()).endswith("assistant\n\n<reasoning>")
+
+
+def test_a_completion_is_read_up_to_its_end(config):
+    task = build.build_task(config)
+    ids = [VOCABULARY[letter] for letter in "1+2"] + [1, VOCABULARY["9"], 1]
+    assert task.read(torch.tensor([ids])) == ["1+2"]
+
+
+def test_too_long_prompts_are_left_out_and_counted(config):
+    task = build.build_task(replace(config, task=replace(config.task, prompt_length=700)))
+    assert len(task.prompts("train", 3, torch.Generator().manual_seed(0))) == 3
+    assert task.too_long["train"] == 0
+    short = build.build_task(replace(config, task=replace(config.task, prompt_length=20)))
+    with pytest.raises(DataError, match=r"all \d+ train prompts of countdown are longer than 20 tokens"):
+        short.prompts("train", 3, torch.Generator().manual_seed(0))
+
+
+def test_own_rows_and_an_own_reward(config, llada, tmp_path):
+    rows = [{"prompt": f"Say {n}.", "answer": str(n)} for n in range(30)]
+    rows.append({"prompt": [{"role": "user", "content": "Say 99."}], "answer": "99"})
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    own = replace(
+        config,
+        recipe="llada-custom",
+        task=LanguageConfig(kind="custom", data=str(tmp_path / "own.jsonl"), completion_length=8),
+    )
+
+    def says_it(prompts, completions, answer, **columns):
+        return [
+            float(wanted in text) + 0.01 * len(text) for text, wanted in zip(completions, answer, strict=True)
+        ]
+
+    run = dtm.train(own, reward=says_it, out=tmp_path / "run")
+    assert run.is_finished
+    with pytest.raises(ConfigError, match="your own data needs your own reward: --reward"):
+        dtm.train(own, out=tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ('{"prompt": "a"}\nnot json\n', "line 2: not JSON"),
+        ('{"question": "a"}\n', 'line 1: must be an object with a "prompt"'),
+        ('{"prompt": 5}\n', 'line 1: "prompt" must be text'),
+        ('{"prompt": "a", "x": 1}\n{"prompt": "b"}\n', "line 2: has the columns none, the first row has x"),
+        ('{"prompt": "a"}\n', "holds 1 rows"),
+    ],
+)
+def test_a_flaw_in_own_rows_is_named_with_its_line(lines, named, tmp_path):
+    from dtm.tasks.language import read_own
+
+    (tmp_path / "own.jsonl").write_text(lines)
+    with pytest.raises(DataError) as problem:
+        read_own(tmp_path / "own.jsonl")
+    assert named in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ([], "hf download GSAI-ML/LLaDA-8B-Instruct"),
+        (["--model.base", "MODEL"], "name their folder with --task.data-dir"),
+        (
+            ["--model.base", "MODEL", "--data-dir", "nowhere"],
+            "no file nowhere/countdown_cd3_train_subset.jsonl",
+        ),
+    ],
+)
+def test_what_is_missing_is_said_before_anything_starts(flags, named, llada, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    flags = [str(llada) if flag == "MODEL" else flag for flag in flags]
+    assert main(["train", "llada-countdown", "--device", "cpu", *flags]) == 2
+    assert named in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_model_without_a_tokenizer_is_refused(config, llada):
+    (llada / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match=r"tokenizer\.json is missing"):
+        build.build_task(config)

@@ -1,0 +1,156 @@
+"""The small puzzles: text survives the trip through tensors, and the corpus is as imperfect as it says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from dtm.errors import ConfigError
+from dtm.random import stream
+from dtm.tasks.answers.countdown import solves
+from dtm.tasks.base import Task
+from dtm.tasks.countdown.items import CountdownItem
+from dtm.tasks.countdown.solve import needs
+from dtm.tasks.mini import Countdown, MiniTask, Sudoku
+from dtm.tasks.mini.characters import Alphabet, flush_left, flush_right
+from dtm.tasks.sudoku.grids import is_solution, is_unique
+
+PUZZLES = pytest.mark.parametrize("puzzle", [Sudoku(), Countdown()], ids=lambda puzzle: puzzle.name)
+
+
+@pytest.fixture(scope="module")
+def countdown() -> MiniTask:
+    return MiniTask(Countdown(solved=0.3, multiply=0.2))
+
+
+def corpus(task: MiniTask, count: int = 4000) -> list[tuple[str, str]]:
+    """Questions and answers as text."""
+    rows = task.examples("train", count, stream(0, "corpus"))
+    width = rows.tokens.shape[1] - task.completion_length
+    questions = [
+        "".join(task.alphabet.characters[token] for token in row[:width] if token != task.eos_id)
+        for row in rows.tokens.tolist()
+    ]
+    return list(zip(questions, task.read(rows.tokens[:, width:]), strict=True))
+
+
+# ── characters ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_blanks_move_to_one_side():
+    alphabet = Alphabet("ab")
+    grid = alphabet.grid(["a b", " ab", "b"])
+    assert flush_left(grid, 3, alphabet.eos_id).tolist() == [[0, 1, 2], [0, 1, 2], [1, 2, 2]]
+    tokens, real = flush_right(grid, alphabet.eos_id)
+    assert tokens.tolist() == [[2, 0, 1], [2, 0, 1], [2, 2, 1]]
+    assert real.tolist() == [[False, True, True], [False, True, True], [False, False, True]]
+
+
+def test_text_ends_at_the_first_end():
+    alphabet = Alphabet("ab")
+    assert alphabet.text([0, 1, alphabet.eos_id, 0]) == "ab"
+    assert alphabet.text([alphabet.mask_id]) == "_"
+
+
+def test_a_character_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match="no characters of this alphabet: 'z'"):
+        Alphabet("ab").grid(["az"])
+
+
+# ── both puzzles ──────────────────────────────────────────────────────────────────────────────────
+
+
+@PUZZLES
+def test_the_task_meets_the_protocol(puzzle):
+    task: Task = MiniTask(puzzle)
+    assert {task.eos_id, task.mask_id} == {task.vocab_size - 2, task.vocab_size - 1}
+
+
+@PUZZLES
+def test_prompts_are_padded_on_the_left_and_carry_their_columns(puzzle):
+    task = MiniTask(puzzle)
+    prompts = task.prompts("validation", 20, stream(0, "test"))
+    for row, attention, view in zip(prompts.tokens, prompts.attention, prompts.views, strict=True):
+        assert task.alphabet.text(row[attention].tolist()) == view
+        assert attention.tolist() == sorted(attention.tolist())
+    assert all(len(values) == 20 for values in prompts.columns.values())
+
+
+@PUZZLES
+def test_no_question_of_a_split_is_in_another(puzzle):
+    splits = [
+        {puzzle.question(item) for item in puzzle.items(split)} for split in ("train", "validation", "test")
+    ]
+    assert all(len(split) >= 256 for split in splits)
+    assert not splits[0] & splits[1]
+    assert not splits[0] & splits[2]
+    assert not splits[1] & splits[2]
+
+
+@PUZZLES
+def test_an_unknown_split_is_refused(puzzle):
+    with pytest.raises(ConfigError, match="Did you mean 'test'"):
+        MiniTask(puzzle).prompts("tests", 1, stream(0, "test"))
+
+
+# ── Sudoku ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_sudoku_solutions_are_not_shared_between_splits():
+    puzzle = Sudoku()
+    solutions = [{item.solution for item in puzzle.items(split)} for split in ("train", "validation", "test")]
+    assert not solutions[0] & solutions[1]
+    assert not solutions[0] & solutions[2]
+    assert all(is_unique(item.puzzle) for item in puzzle.items("test"))
+
+
+def test_the_sudoku_corpus_keeps_what_is_given_and_solves_its_share():
+    task = MiniTask(Sudoku(solved=0.25))
+    rows = [(question[:-1], answer) for question, answer in corpus(task)]
+    assert all(p in ("0", a) for puzzle, answer in rows for p, a in zip(puzzle, answer, strict=True))
+    solved = sum(is_solution(puzzle, answer) for puzzle, answer in rows) / len(rows)
+    assert solved == pytest.approx(0.25, abs=0.03)
+    training = set(Sudoku()._solutions["train"])
+    assert {answer for puzzle, answer in rows if is_solution(puzzle, answer)} & training
+
+
+def test_sudoku_is_paid_and_measured_by_cells():
+    task = MiniTask(Sudoku())
+    columns = {"puzzle": ["0014002020004130"], "solution": ["3214142323414132"]}
+    half = "3214142311111111"
+    (paid,) = task.reward([""], [half], **columns)
+    measured = task.measure([""], [half], torch.tensor([paid]), torch.tensor([0]), **columns)
+    assert paid == pytest.approx(2 * measured["accuracy"])
+    assert measured["solved"] == 0
+    (best,) = task.reward([""], columns["solution"], **columns)
+    assert best == task.best([""]) == 2
+
+
+# ── Countdown ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_countdown_corpus_uses_the_numbers_and_reaches_its_share_of_targets(countdown):
+    right = 0
+    for question, answer in corpus(countdown):
+        numbers, target = question.rstrip(">").split("=")
+        given = [int(number) for number in numbers.split(",")]
+        assert sorted(int(n) for n in re.findall(r"\d+", answer)) == sorted(given)
+        right += solves(answer, given, int(target))
+    assert right / 4000 == pytest.approx(0.3, abs=0.04)  # a wrong target is right now and then by chance
+
+
+def test_countdown_measures_its_two_modes(countdown):
+    columns = {"numbers": [[2, 3, 4], [2, 3, 4]], "target": [9, 24]}
+    assert [needs(CountdownItem(tuple(n), t)) for n, t in zip(*columns.values(), strict=True)] == [
+        "add",
+        "multiply",
+    ]
+    answers = ["2+3+4", "2+3+4"]
+    paid = countdown.reward(["", ""], answers, **columns)
+    assert paid == [1.0, 0.1]
+    measured = countdown.measure(["", ""], answers, torch.tensor(paid), torch.tensor([0, 0]), **columns)
+    assert measured["accuracy"] == 0.5
+    assert (measured["accuracy_add_sub"], measured["accuracy_mul_div"]) == (1.0, 0.0)
+    assert (measured["length"], measured["distinct"]) == (5.0, 0.5)

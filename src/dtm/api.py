@@ -22,7 +22,7 @@ from dtm.random import stream
 from dtm.recipes import recipe
 from dtm.report.run import write_report
 from dtm.tasks.base import Reward
-from dtm.training import build
+from dtm.training import build, preflight
 from dtm.training.checkpoint import has_checkpoint
 from dtm.training.config import EvaluationConfig, RunConfig
 from dtm.training.events import Callback, JsonLines, SampleFiles, read_events
@@ -123,6 +123,7 @@ def train(
     config = build.with_base(config)
     build.build_device(config)
     task = build.build_task(config)
+    preflight.check(config, task)
     base = build.load_base(config, task)
     scorer = build.build_scorer(config, task, reward)
     objective, interpolant = build.build_objective(config), build.build_interpolant(config, task)

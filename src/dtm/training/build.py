@@ -162,7 +162,12 @@ def build_collector(config: RunConfig, task: Task, scorer: Scorer, between: Call
 
 def new_model(config: ModelConfig, task: Task, seed: int) -> Transformer:
     """A freshly initialised model for the task's vocabulary."""
-    shape = TransformerConfig(
+    return Transformer(model_shape(config, task), stream(seed, "initial weights"))
+
+
+def model_shape(config: ModelConfig, task: Task) -> TransformerConfig:
+    """The shape of a model from scratch."""
+    return TransformerConfig(
         vocab_size=task.vocab_size,
         mask_id=task.mask_id,
         eos_id=task.eos_id,
@@ -171,7 +176,6 @@ def new_model(config: ModelConfig, task: Task, seed: int) -> Transformer:
         heads=config.heads,
         ffn=config.ffn,
     )
-    return Transformer(shape, stream(seed, "initial weights"))
 
 
 def build_lora(config: RunConfig) -> LoRA | None:

@@ -1,16 +1,23 @@
-"""How long a run will take on this machine, measured on a few rows before it starts."""
+"""How long a run will take on this machine: measured on a few rows, or counted in multiplications.
+
+Small models are timed. A model of billions of weights is not loaded just to be asked: its multiplications
+are counted, and the machine's rate is that of a matrix product.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
 from dtm.decoding import decode
 from dtm.interpolants import MaskCount
 from dtm.models.denoiser import Denoiser
+from dtm.models.memory import projection_parameters
+from dtm.models.transformer import TransformerConfig
 from dtm.objectives import mdm_loss
 from dtm.random import stream
 from dtm.tasks.base import Task
@@ -20,20 +27,47 @@ from dtm.training.config import RunConfig
 ROWS = 16
 
 
-def training_seconds(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:
-    """Rollouts, updates and evaluations up to the final tilt, if no phase ends early.
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a run does up to the final tilt if no phase ends early."""
 
-    An update costs a forward and a backward pass of the student and a forward pass of π_a.
-    """
+    rollouts: int
+    """Completions decoded, for buffers, refreshes and evaluations."""
+    rows: int
+    """Rows of all updates."""
+
+
+def work(config: RunConfig) -> Work:
+    """All rollouts and updates of `dtm train`."""
     tilt, replay, evaluation = config.tilt, config.replay, config.evaluation
     step = tilt.step_cap if tilt.step == "auto" else tilt.step
     phases = math.ceil(tilt.final / step - 1e-9)
     refreshes = (tilt.max_steps - 1) // replay.refresh_every + 1  # the last one to measure the phase
-    rollouts = replay.completions * (replay.prompts + refreshes * replay.refresh_prompts)
+    rollouts = phases * replay.completions * (replay.prompts + refreshes * replay.refresh_prompts)
     measured = (phases + 1) * evaluation.prompts * evaluation.completions
+    return Work(rollouts + measured, phases * tilt.max_steps * config.optimizer.batch)
+
+
+def training_seconds(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:
+    """An update costs a forward and a backward pass of the student and a forward pass of π_a."""
+    done = work(config)
     update = _update(config, task, model, device) + _forward(config, task, model, device)
-    updates = phases * tilt.max_steps * config.optimizer.batch
-    return (phases * rollouts + measured) * _rollout(config, task, model, device) + updates * update
+    return done.rollouts * _rollout(config, task, model, device) + done.rows * update
+
+
+def counted_seconds(config: RunConfig, task: Task, shape: TransformerConfig, device: torch.device) -> float:
+    """The same from the number of multiplications, at half the rate of a large matrix product.
+
+    A forward pass is one unit, a backward pass two, and one more if blocks are recomputed.
+    """
+    length = task.prompts("train", ROWS, stream(0, "forecast")).tokens.shape[1] + task.completion_length
+    scored = config.decoding.block or task.completion_length
+    passes = math.ceil(task.completion_length / config.decoding.tokens_per_step)
+    forward = length * (2 * projection_parameters(shape) + 4 * shape.layers * length * shape.width)
+    forward += 2 * scored * shape.rows * shape.width
+    units = 4 + config.model.recompute
+    done = work(config)
+    return forward * (done.rollouts * passes + done.rows * units) / (0.5 * _rate(config, device))
 
 
 def pretraining_seconds(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:
@@ -84,6 +118,15 @@ def _update(config: RunConfig, task: Task, model: Denoiser, device: torch.device
     seconds = _seconds(update) / ROWS
     model.zero_grad()
     return seconds
+
+
+def _rate(config: RunConfig, device: torch.device) -> float:
+    """Operations a second of a large matrix product in the run's precision."""
+    dtype = torch.bfloat16 if build.precision(config, device) == "bfloat16" else torch.float32
+    size = 8192 if device.type == "cuda" else 1024
+    matrix = torch.ones(size, size, device=device, dtype=dtype)
+    torch.mm(matrix, matrix)  # warms up
+    return 2 * size**3 / _seconds(lambda: torch.mm(matrix, matrix))
 
 
 def _seconds(work: Callable[[], object]) -> float:

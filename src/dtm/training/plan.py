@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Literal
 
+from dtm.models.memory import parameters
 from dtm.models.transformer import Transformer
 from dtm.tasks.base import Task
-from dtm.training import build
-from dtm.training.config import RunConfig
+from dtm.training import build, preflight
+from dtm.training.config import LanguageConfig, RunConfig
 from dtm.training.folder import RunFolder
-from dtm.training.forecast import pretraining_seconds, spoken, training_seconds
+from dtm.training.forecast import counted_seconds, pretraining_seconds, spoken, training_seconds
 
 
 def training_plan(config: RunConfig) -> dict[str, str]:
@@ -21,21 +23,24 @@ def training_plan(config: RunConfig) -> dict[str, str]:
     build.build_interpolant(config, task)
     scorer = build.build_scorer(config, task)
     device = build.build_device(config)
-    model = _model(config, task)
+    shape = preflight.model_shape(config, task)
     known = config.model.base is not None or RunFolder.pretrained(config.recipe) is not None
     base = str(build.base_folder(config)) if known else f"none yet, `dtm pretrain {config.recipe}` makes it"
     tilt, replay = config.tilt, config.replay
     phases = "as ESS decides" if tilt.step == "auto" else str(math.ceil(tilt.final / tilt.step - 1e-9))
     exact = "samples the model's own law" if decoder.is_exact else "approximates the model's law"
+    memory, free = preflight.memory(config, task, shape), preflight.spoken_size(preflight.available(device))
     return {
         "task": f"{task.name}, completions of {task.completion_length} tokens",
         "reward": scorer.name,
-        "base": f"{base} ({sum(p.numel() for p in model.parameters()):,} parameters)",
+        "base": f"{base} ({parameters(shape):,} parameters)",
         "device": f"{device}, {build.precision(config, device)}",
         "phases": f"{phases}, from a = 0 to A = {tilt.final:g}, at most {tilt.max_steps} steps each",
         "rollouts per phase": f"{replay.prompts} prompts × {replay.completions} completions, "
         f"{replay.refresh_fraction:.0%} renewed every {replay.refresh_every} steps",
         "decoding": f"{config.decoding.order} order; {exact}",
+        **{f"memory, {part}": preflight.spoken_size(size) for part, size in asdict(memory).items()},
+        "memory, in all": f"{preflight.spoken_size(memory.total)} of {free} that are free",
         "time": forecast(config, "train"),
     }
 
@@ -54,11 +59,16 @@ def pretraining_plan(config: RunConfig) -> dict[str, str]:
 
 
 def forecast(config: RunConfig, command: Literal["train", "pretrain"]) -> str:
-    """How long it will take here, measured on a few rows."""
+    """How long it will take here."""
     task, device = build.build_task(config), build.build_device(config)
-    model = _model(config, task).to(device)
-    seconds = training_seconds if command == "train" else pretraining_seconds
-    return f"about {spoken(seconds(config, task, model, device))} on this machine"
+    if isinstance(config.task, LanguageConfig):
+        seconds = counted_seconds(config, task, preflight.model_shape(config, task), device)
+    elif command == "train":
+        seconds = training_seconds(config, task, _model(config, task).to(device), device)
+    else:
+        model = build.new_model(config.model, task, config.seed).to(device)
+        seconds = pretraining_seconds(config, task, model, device)
+    return f"about {spoken(seconds)} on this machine"
 
 
 def _model(config: RunConfig, task: Task) -> Transformer:

@@ -1,0 +1,91 @@
+"""Whether a run fits this machine, asked before gigabytes are loaded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from dtm.errors import ConfigError
+from dtm.models.families import read_shape
+from dtm.models.memory import Memory, TrainingShape, estimate, parameters
+from dtm.models.transformer import TransformerConfig
+from dtm.random import stream
+from dtm.tasks.base import Task
+from dtm.training import build
+from dtm.training.config import RunConfig
+from dtm.training.folder import RunFolder
+
+LARGE = 1_000_000_000
+"""A model of more weights is not started on a CPU unless the CPU is asked for."""
+
+
+def check(config: RunConfig, task: Task) -> None:
+    """Refuse a run that needs a GPU or more memory than there is, and say what would help."""
+    shape, device = model_shape(config, task), build.build_device(config)
+    size = parameters(shape)
+    if device.type == "cpu" and config.device == "auto" and size > LARGE:
+        raise ConfigError(
+            f"a model of {size / 1e9:.1f} billion weights needs a GPU, and torch sees none. "
+            "To try it on the CPU all the same, add --device cpu --precision float32."
+        )
+    needed, there = memory(config, task, shape), available(device)
+    if needed.total > there:
+        parts = ", ".join(
+            f"{name} {spoken_size(getattr(needed, name))}" for name in Memory.__dataclass_fields__
+        )
+        raise ConfigError(
+            f"this run needs about {spoken_size(needed.total)} and {device.type} has {spoken_size(there)} free: "
+            f"{parts}. Smaller: --optimizer.micro-batch 1, --model.recompute, --model.nf4, --adapter.rank 32."
+        )
+
+
+def model_shape(config: RunConfig, task: Task) -> TransformerConfig:
+    """The base's shape from its ``config.json``, or the one that `dtm pretrain` would make."""
+    if config.model.base is None and RunFolder.pretrained(config.recipe) is None:
+        return build.model_shape(config.model, task)
+    return read_shape(build.base_folder(config))[1]
+
+
+def memory(config: RunConfig, task: Task, shape: TransformerConfig) -> Memory:
+    """Bytes of each part of a training step, estimated."""
+    half = build.precision(config, build.build_device(config)) == "bfloat16"
+    lora, optimizer, replay = build.build_lora(config), config.optimizer, config.replay
+    width = task.prompts("train", 16, stream(0, "forecast")).tokens.shape[1]
+    block = build.block_size(config.objective.block, config.decoding) or task.completion_length
+    return estimate(
+        shape,
+        TrainingShape(
+            rows=optimizer.micro_batch or optimizer.batch,
+            length=width + task.completion_length,
+            scored=(block + 1) // 2,
+            rollouts=replay.prompts * replay.completions,
+            lora=lora,
+            ema=optimizer.ema is not None,
+            weight_bytes=2 if half and lora is not None else 4,
+            nf4=config.model.nf4,
+            compute_bytes=2 if half else 4,
+            recompute=config.model.recompute,
+        ),
+    )
+
+
+def available(device: torch.device) -> int:
+    """Bytes that are free."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):  # not Linux: what there is in all
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def spoken_size(size: int) -> str:
+    """Bytes for a person.
+
+    >>> spoken_size(3 * 2**19), spoken_size(25 * 2**30)
+    ('1.5 MiB', '25.0 GiB')
+    """
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

@@ -19,7 +19,7 @@ def test_a_run_that_fits_is_let_through(tiny):
 
 def test_too_little_memory_is_told_by_part_with_remedies(tiny, monkeypatch, tmp_path):
     monkeypatch.setattr(preflight, "available", lambda device: 1000)
-    with pytest.raises(ConfigError, match=r"needs about .* and cpu has .* free: weights .*micro-batch 1"):
+    with pytest.raises(ConfigError, match=r"needs about .* of cpu are free: weights .*micro-batch 1"):
         dtm.train(tiny, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

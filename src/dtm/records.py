@@ -158,6 +158,18 @@ class MaskedStates:
     """The longest completion; losses are divided by it, so gradient limits mean nats per token."""
     batch_rows: int
     """Rows of the whole batch; losses of its parts are divided by it, so that they add up."""
+    scored: Int[Tensor, " N"] = field(init=False)
+    """S as flat indices, row by row; finding them waits for the device, so it is done once, here."""
+    row: Int[Tensor, " N"] = field(init=False)
+    """The row of each of them."""
+    x1: Int[Tensor, " N"] = field(init=False)
+    """The clean token at each of them."""
+
+    def __post_init__(self) -> None:
+        scored = self.eligible.flatten().nonzero().squeeze(1)
+        object.__setattr__(self, "scored", scored)
+        object.__setattr__(self, "row", scored // self.eligible.shape[1])
+        object.__setattr__(self, "x1", self.clean.flatten()[scored])
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -45,7 +45,7 @@ def _position_gradients(
     loss = tilting.c_dtm_cross_entropy(
         logits.log_softmax(-1),
         world.posterior()[state, position].log(),
-        states.clean[states.eligible],
+        states.x1,
         tilt,
         torch.full_like(tilt, c),
     )
@@ -140,7 +140,7 @@ def _best_constant(world: World, student: Table, h: float) -> tuple[float, float
     state = world.denoiser().states(states.tokens)[row]
     weight = (h * world.reward[everything.sequence[row]]).exp()
     pi, pi_a = student[state, position], world.posterior()[state, position]
-    numerator, denominator = tilting.control_moments(pi, pi_a, states.clean[states.eligible], weight)
+    numerator, denominator = tilting.control_moments(pi, pi_a, states.x1, weight)
     return float((weights * numerator).sum() / (weights * denominator).sum()), float(
         (weights * denominator).sum()
     )

@@ -39,10 +39,14 @@ class Denoiser(nn.Module, ABC):
         self,
         tokens: Int[Tensor, "B L"],
         attention: Bool[Tensor, "B L"] | None,
-        where: Bool[Tensor, "B L"],
+        where: Bool[Tensor, "B L"] | Int[Tensor, " N"],
     ) -> Float[Tensor, "N V"]:
-        """Log π_θ, in float32 or better, where ``where`` is true, in row-major order."""
-        rows = predictors(where, attention, self.shift)  # waits for the device, so before it is given work
+        """Log π_θ, in float32 or better, at the positions ``where``: a mask, or its flat indices.
+
+        Indices that are known already spare a wait for the device in the middle of its work.
+        """
+        positions = where.flatten().nonzero().squeeze(1) if where.dtype == torch.bool else where
+        rows = predictors(positions, attention, tokens.shape, self.shift)
         logits = self.head(self.hidden(tokens, attention).flatten(0, 1).index_select(0, rows))
         logits = logits[:, : self.vocab_size].to(torch.promote_types(logits.dtype, torch.float32))
         logits[:, self.mask_id] = EXCLUDED
@@ -50,16 +54,15 @@ class Denoiser(nn.Module, ABC):
 
 
 def predictors(
-    where: Bool[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None, shift: int
+    positions: Int[Tensor, " N"], attention: Bool[Tensor, "B L"] | None, shape: torch.Size, shift: int
 ) -> Int[Tensor, " N"]:
-    """The flat index of the hidden state that predicts each position of ``where``.
+    """The flat index of the hidden state that predicts each position.
 
     With a shift, a row's first real token has no state before it and is predicted from its own; counting
     from the first real token makes a padded row equal to the row alone.
     """
-    rows = where.flatten().nonzero().squeeze(1)
     if shift == 0:
-        return rows
-    preceded = torch.zeros_like(where)
+        return positions
+    preceded = torch.zeros(shape, dtype=torch.bool, device=positions.device)
     preceded[:, shift:] = True if attention is None else attention[:, :-shift]
-    return rows - shift * preceded.flatten()[rows]
+    return positions - shift * preceded.flatten()[positions]

@@ -59,19 +59,19 @@ class Policy:
 
     def log_pi(self, states: MaskedStates) -> Float[Tensor, "N V"]:
         """log π_θ at the scored positions, row by row."""
-        return self.forward(states.tokens, states.attention, states.eligible)
+        return self.forward(states.tokens, states.attention, states.scored)
 
     @torch.no_grad()
     def log_pi_a(self, states: MaskedStates) -> Float[Tensor, "N V"]:
         """log π_a at the scored positions, row by row."""
-        return self.teacher(states.tokens, states.attention, states.eligible)
+        return self.teacher(states.tokens, states.attention, states.scored)
 
     @torch.no_grad()
     def log_pi_0(self, states: MaskedStates) -> Float[Tensor, "N V"]:
         """log π_0 at the scored positions, row by row."""
         require(self.base is not None, "π_0 was not kept: make the Policy with keep_base=True")
         assert self.base is not None
-        return self.base(states.tokens, states.attention, states.eligible)
+        return self.base(states.tokens, states.attention, states.scored)
 
     def trained(self) -> list[nn.Parameter]:
         """What the optimiser changes: the student's weights, or those of its adapter."""

@@ -29,8 +29,7 @@ class CDTM:
         """Mean over the batch of (L_row / k) Σ_S w̄ CE(T_c ‖ π_θ), divided by the length."""
         log_pi = policy.log_pi(states)
         log_pi_a = policy.log_pi_a(states)
-        x1 = states.clean[states.eligible]
-        row = states.eligible.nonzero()[:, 0]
+        x1, row = states.x1, states.row
         scale = states.row_weight[row] / states.batch_rows
         log_weight = weights.log_weight[row]
         control = self.control_variate(states, weights, phase)[row]
@@ -60,7 +59,7 @@ class CDTM:
         control: Tensor,
     ) -> dict[str, Tensor]:
         """Contributions to batch means: nats gained, guard hits, and the two sums behind adaptive c."""
-        x1, log_weight = states.clean[states.eligible], weights.log_weight[row]
+        x1, log_weight = states.x1, weights.log_weight[row]
         scale = states.row_weight[row] / states.batch_rows
         numerator, denominator = tilting.control_moments(log_pi.exp(), log_pi_a.exp(), x1, log_weight.exp())
         # The gradient of a row carries its weight L/k, so its variance carries the square.

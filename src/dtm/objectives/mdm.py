@@ -14,7 +14,6 @@ def mdm_loss(denoiser: Denoiser, states: MaskedStates) -> Float[Tensor, ""]:
 
     An upper bound on −log ρ_θ(x_1); over held-out data, on the cross-entropy.
     """
-    log_pi = denoiser(states.tokens, states.attention, states.eligible)
-    hit = log_pi.gather(-1, states.clean[states.eligible][:, None]).squeeze(-1)
-    row = states.eligible.nonzero()[:, 0]
-    return -(states.row_weight[row] * hit).sum() / states.batch_rows
+    log_pi = denoiser(states.tokens, states.attention, states.scored)
+    hit = log_pi.gather(-1, states.x1[:, None]).squeeze(-1)
+    return -(states.row_weight[states.row] * hit).sum() / states.batch_rows

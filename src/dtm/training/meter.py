@@ -36,8 +36,7 @@ def gained_on(
     for part in torch.split(rows, ROWS):
         chosen = rollouts.select(part)
         states = interpolant.states(chosen, policy.student.mask_id, generator)
-        log_pi, log_pi_a, x1 = policy.log_pi(states), policy.log_pi_a(states), states.clean[states.eligible]
-        row = states.eligible.nonzero()[:, 0]
+        log_pi, log_pi_a, x1, row = policy.log_pi(states), policy.log_pi_a(states), states.x1, states.row
         both = [
             tilting.gained_kl(log_pi, log_pi_a, x1, log_weight[part][row], control) for control in (0.0, 1.0)
         ]

@@ -36,8 +36,9 @@ def check(config: RunConfig, task: Task) -> None:
             f"{name} {spoken_size(getattr(needed, name))}" for name in Memory.__dataclass_fields__
         )
         raise ConfigError(
-            f"this run needs about {spoken_size(needed.total)}, and {spoken_size(there)} of {device.type} are "
-            f"free: {parts}. Smaller: --optimizer.micro-batch 1, --model.recompute, --model.nf4, --adapter.rank 32."
+            f"this run needs about {spoken_size(needed.total)}, and {spoken_size(there)} of {device.type} "
+            f"are free: {parts}. "
+            "Smaller: --optimizer.micro-batch 1, --model.recompute, --model.nf4, --adapter.rank 32."
         )
 
 

@@ -49,16 +49,16 @@ class Display:
             self._tick(event.step)
         elif event.kind == "phase":
             self._say(
-                f"phase {values['phase'] + 1}  a {values['tilt']:g} → {values['tilt'] + values['h']:g}  "
+                f"phase {values['phase'] + 1}  a {values['tilt']:.3g} → {values['tilt'] + values['h']:.3g}  "
                 f"{values['steps']} steps ({values['reason']})  ESS {values['ess']:.2f}  "
                 f"absorbed {_share(values['absorbed'])} ± {_share(values['absorbed_error'])} "
                 f"of {values['available']:.3f} nats"
             )
         elif event.kind == "evaluation":
             measures = "  ".join(f"{k} {v:.3f}" for k, v in values.items() if k not in ("tilt", "seconds"))
-            self._say(f"a = {values['tilt']:<5g} held out:  {measures}")
+            self._say(f"a = {values['tilt']:<5.3g} held out:  {measures}")
         elif event.kind == "resumed":
-            self._say(f"resumed at step {event.step}, phase {values['phase'] + 1}, a = {values['tilt']:g}")
+            self._say(f"resumed at step {event.step}, phase {values['phase'] + 1}, a = {values['tilt']:.3g}")
         elif event.kind == "stopped":
             self._say(f"stopped: {values['reason']}")
 
@@ -79,7 +79,7 @@ class Display:
         spent = time.perf_counter() - self.begin
         left = f"{_clock(spent * (1 - done) / (done - self.start))} left" if done > self.start else ""
         return (
-            f"  phase {v['phase'] + 1}  a {v['tilt']:g} + h {v['h']:.3g}  step {step}  "
+            f"  phase {v['phase'] + 1}  a {v['tilt']:.3g} + h {v['h']:.3g}  step {step}  "
             f"reward {_number(v['reward'], 3)}  "
             f"absorbed {_share(v['absorbed'])}  loss {v['loss']:.4f}  ESS {v['ess']:.2f}  "
             f"{_number(v['per_second'], 0)} rollouts/s  {left}"

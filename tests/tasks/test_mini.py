@@ -93,6 +93,8 @@ def test_no_question_of_a_split_is_in_another(puzzle):
 def test_an_unknown_split_is_refused(puzzle):
     with pytest.raises(ConfigError, match="Did you mean 'test'"):
         MiniTask(puzzle).prompts("tests", 1, stream(0, "test"))
+    with pytest.raises(ConfigError, match="Did you mean 'test'"):
+        MiniTask(puzzle).examples("tests", 1, stream(0, "test"))
 
 
 # ── Sudoku ────────────────────────────────────────────────────────────────────────────────────────
@@ -112,8 +114,10 @@ def test_the_sudoku_corpus_keeps_what_is_given_and_solves_its_share():
     assert all(p in ("0", a) for puzzle, answer in rows for p, a in zip(puzzle, answer, strict=True))
     solved = sum(is_solution(puzzle, answer) for puzzle, answer in rows) / len(rows)
     assert solved == pytest.approx(0.25, abs=0.03)
-    training = set(Sudoku()._solutions["train"])
-    assert {answer for puzzle, answer in rows if is_solution(puzzle, answer)} & training
+    completions = {answer for puzzle, answer in rows if is_unique(puzzle) and is_solution(puzzle, answer)}
+    held_out = {item.solution for split in ("validation", "test") for item in task.puzzle.items(split)}
+    assert completions
+    assert not completions & held_out
 
 
 def test_sudoku_is_paid_and_measured_by_cells():
@@ -139,6 +143,27 @@ def test_the_countdown_corpus_uses_the_numbers_and_reaches_its_share_of_targets(
         assert sorted(int(n) for n in re.findall(r"\d+", answer)) == sorted(given)
         right += solves(answer, given, int(target))
     assert right / 4000 == pytest.approx(0.3, abs=0.04)  # a wrong target is right now and then by chance
+
+
+def test_no_held_out_countdown_item_is_in_the_corpus(monkeypatch):
+    puzzle = Countdown(solved=1.0)
+    (question, *_), _ = zip(*corpus(MiniTask(puzzle), 50), strict=True)
+    numbers, target = question.rstrip(">").split("=")
+    item = CountdownItem(tuple(int(n) for n in reversed(numbers.split(","))), int(target))
+    kept = Countdown.items
+
+    def with_it(self, split):
+        return [*kept(self, split), item] if split == "test" else kept(self, split)
+
+    monkeypatch.setattr(Countdown, "items", with_it)
+    found = corpus(MiniTask(Countdown(solved=1.0)), 50)
+    assert question not in [asked for asked, _ in found]
+    assert all(CountdownItem(*_parsed(asked)).key != item.key for asked, _ in found)
+
+
+def _parsed(question: str) -> tuple[tuple[int, ...], int]:
+    numbers, target = question.rstrip(">").split("=")
+    return tuple(int(number) for number in numbers.split(",")), int(target)
 
 
 def test_countdown_measures_its_two_modes(countdown):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,6 +37,8 @@ def evaluate(
     """Decode the held-out prompts and measure the completions."""
     prompts = collector.task.prompts(config.split, config.prompts, stream(EVALUATION_SEED, "test-prompts"))
     generator = stream(EVALUATION_SEED, "evaluation", device=device)
+    if config.temperature is not None:
+        collector = replace(collector, decoder=replace(collector.decoder, temperature=config.temperature))
     collected = collector.collect(denoiser, prompts.to(device), config.completions, 0.0, generator)
     rollouts = collected.rollouts
     # The best possible is known for the task's own reward alone.

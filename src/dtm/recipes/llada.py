@@ -27,7 +27,10 @@ HUB = "GSAI-ML/LLaDA-8B-Instruct"
 def _llada(
     kind: str, step: float, steps: int, lr: float, batch: int, clip: float, replay: ReplayConfig
 ) -> RunConfig:
-    """What the four have in common: 4-bit base, LoRA 128/64 on the published four, SAR blocks of 32."""
+    """What the four have in common: 4-bit base, LoRA 128/64 on the published four, SAR blocks of 32.
+
+    Rollouts are drawn at temperature 1 and evaluations at 0, as in the paper; Sudoku's rollouts too at 0.
+    """
     return RunConfig(
         recipe=f"llada-{kind}",
         precision="auto",
@@ -35,7 +38,11 @@ def _llada(
         model=ModelConfig(base=HUB, nf4=True, recompute=True),
         adapter=AdapterConfig(rank=128, alpha=64.0, targets="published"),
         decoding=DecodingConfig(
-            order="sampled-confidence", block=32, tokens_per_step=2, temperature=0.9, batch=32
+            order="sampled-confidence",
+            block=32,
+            tokens_per_step=2,
+            temperature=0.0 if kind == "sudoku" else 1.0,
+            batch=32,
         ),
         objective=ObjectiveConfig(control_variate="one", guard=False, prompt_baseline=False),
         tilt=TiltConfig(step=step, final=100.0, max_steps=steps, absorbed=9.0, patience=3),
@@ -43,7 +50,7 @@ def _llada(
         optimizer=OptimizerConfig(
             lr=lr, batch=batch, micro_batch=12, weight_decay=0.1, clip_norm=clip, warmup=0.05, decay=0.1
         ),
-        evaluation=EvaluationConfig(prompts=64, completions=1),
+        evaluation=EvaluationConfig(prompts=64, completions=1, temperature=0.0),
     )
 
 

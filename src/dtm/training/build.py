@@ -29,8 +29,8 @@ from dtm.training.folder import RUNS, RunFolder
 from dtm.training.language import language_task
 from dtm.training.rollouts import Collector
 
-UNTRAINED = ("penalty", "data_dir")
-"""Fields of a task that a base does not depend on, or not by their text."""
+UNTRAINED = ("penalty",)
+"""Fields of a task that a base does not depend on."""
 
 
 def build_device(config: RunConfig) -> torch.device:
@@ -216,6 +216,14 @@ def base_folder(config: RunConfig) -> Path:
     )
 
 
+def _trained_for(name: str, value: Any) -> Any:
+    """What of a task's field matters to a base: of a data folder only whether there is one.
+
+    With one the published test items are held out of the corpus, without it other ones.
+    """
+    return value is not None if name == "data_dir" else value
+
+
 def with_base(config: RunConfig) -> RunConfig:
     """The configuration with its base written down, also where it is the latest pretraining."""
     if config.model.base is not None:
@@ -244,7 +252,8 @@ def load_base(config: RunConfig, task: Task) -> Transformer:
         saved = json.loads(trained_for.read_text(encoding="utf-8"))
         for name, wanted in asdict(config.task).items():
             require(
-                name in UNTRAINED or saved.get(name, wanted) == wanted,
+                name in UNTRAINED
+                or _trained_for(name, saved.get(name, wanted)) == _trained_for(name, wanted),
                 f"the base in {folder} was trained with task.{name} {saved.get(name)}, not {wanted}. "
                 f"Run `dtm pretrain {config.recipe}` with the same flag, then pass its --model.base",
             )

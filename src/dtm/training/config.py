@@ -118,6 +118,11 @@ class AdapterConfig:
     targets: str = "all"
     """Projections by name with commas between, or all seven, or published: the four of public code."""
 
+    def __post_init__(self) -> None:
+        require(self.rank is None or self.rank >= 1, f"adapter.rank must be at least 1, got {self.rank}")
+        require(self.alpha > 0, f"adapter.alpha must be positive, got {self.alpha:g}")
+        require(0 <= self.dropout < 1, f"adapter.dropout must lie in [0, 1), got {self.dropout:g}")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecodingConfig:
@@ -308,10 +313,16 @@ class EvaluationConfig:
     """Held-out prompts, the same at every evaluation."""
     completions: int = 8
     """Completions of each; diversity is measured within them."""
+    temperature: float | None = None
+    """τ of the token draws while measuring; none: that of the rollouts."""
 
     def __post_init__(self) -> None:
         require(self.prompts >= 1, f"evaluation.prompts must be at least 1, got {self.prompts}")
         require(self.completions >= 1, f"evaluation.completions must be at least 1, got {self.completions}")
+        require(
+            self.temperature is None or self.temperature >= 0,
+            f"evaluation.temperature must not be negative, got {self.temperature}",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -37,7 +37,7 @@ def language_task(config: RunConfig, task: LanguageConfig) -> LanguageTask:
             task.reward in benchmark.rewards,
             f"task.reward: no {task.reward!r} of {task.kind}. {nearest(task.reward, benchmark.rewards)}",
         )
-        reward, reward_range = benchmark.rewards[task.reward], benchmark.reward_range
+        reward, reward_range = benchmark.rewards[task.reward]
     return LanguageTask(
         task.kind,
         splits,
@@ -111,6 +111,7 @@ def _rows(task: LanguageConfig, benchmark: Benchmark, items: Sequence[Any], stag
                 "ground_truth": benchmark.truth(item),
             },
             prefill(task.protocol, stage),
+            benchmark.same(item),
         )
         for item in items
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from dtm.tasks.sudoku import items as sudoku_items
 from dtm.tasks.sudoku import prompts as sudoku_prompts
 from dtm.tasks.sudoku import reward as sudoku_reward
 
+Range = tuple[float, float]
+"""Lowest and highest reward."""
 PUZZLES = 20_000
 """Sudoku puzzles made for training, whose published file is not public."""
 
@@ -44,10 +46,10 @@ class Benchmark:
     truth: Callable[[Any], Any]
     """The ground truth as graders read it."""
     grade: Grader
-    rewards: Mapping[str, Reward]
-    """The paper's, and variants as they were released or as SPG has them."""
-    reward_range: tuple[float, float]
-    """Of the paper's reward."""
+    rewards: Mapping[str, tuple[Reward, Range]]
+    """The paper's, and variants as they were released or as SPG has them, each with its range."""
+    same: Callable[[Any], Hashable] = lambda item: None
+    """What two items share that must not be in two splits; None: their prompt."""
 
 
 def _sudoku_training(folder: Path) -> Sequence[sudoku_items.SudokuItem]:
@@ -64,11 +66,11 @@ BENCHMARKS: dict[str, Benchmark] = {
         truth=lambda item: [list(item.numbers), item.target],
         grade=countdown_answers.grade,
         rewards={
-            "paper": countdown_reward.reward,
-            "released": countdown_reward.released,
-            "spg": countdown_reward.spg,
+            "paper": (countdown_reward.reward, countdown_reward.RANGE),
+            "released": (countdown_reward.released, countdown_reward.RANGE),
+            "spg": (countdown_reward.spg, countdown_reward.RANGE),
         },
-        reward_range=countdown_reward.RANGE,
+        same=lambda item: item.key,
     ),
     "sudoku": Benchmark(
         train=_sudoku_training,
@@ -77,8 +79,12 @@ BENCHMARKS: dict[str, Benchmark] = {
         question=sudoku_prompts.question,
         truth=lambda item: item.solution,
         grade=sudoku_answers.grade,
-        rewards={"paper": sudoku_reward.reward, "released": sudoku_reward.released, "spg": sudoku_reward.spg},
-        reward_range=sudoku_reward.RANGE,
+        rewards={
+            "paper": (sudoku_reward.reward, sudoku_reward.RANGE),
+            "released": (sudoku_reward.released, sudoku_reward.RANGE),
+            "spg": (sudoku_reward.spg, (0.0, 1.0)),
+        },
+        same=lambda item: item.solution,
     ),
     "gsm8k": Benchmark(
         train=gsm8k_items.train_items,
@@ -87,8 +93,11 @@ BENCHMARKS: dict[str, Benchmark] = {
         question=lambda item: item.question,
         truth=lambda item: float(item.answer.replace(",", "")),
         grade=gsm8k_answers.grade,
-        rewards={"paper": gsm8k_reward.reward, "spg": gsm8k_reward.spg},
-        reward_range=gsm8k_reward.reward_range(2000),
+        # A tail of 2,000 characters costs two points, and no completion of 512 tokens has a longer one.
+        rewards={
+            "paper": (gsm8k_reward.reward, gsm8k_reward.reward_range(2000)),
+            "spg": (gsm8k_reward.spg, (-4.0, 4.0)),
+        },
     ),
     "math500": Benchmark(
         train=math500_items.train_items,
@@ -97,7 +106,9 @@ BENCHMARKS: dict[str, Benchmark] = {
         question=lambda item: item.problem,
         truth=lambda item: item.answer,
         grade=math500_answers.grade,
-        rewards={"paper": math500_reward.reward, "spg": math500_reward.spg},
-        reward_range=math500_reward.RANGE,
+        rewards={
+            "paper": (math500_reward.reward, math500_reward.RANGE),
+            "spg": (math500_reward.spg, (0.25, 2.75)),
+        },
     ),
 }

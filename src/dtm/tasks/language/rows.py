@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,13 @@ class Row:
     columns: Mapping[str, Any] = field(default_factory=dict)
     prefill: str = ""
     """What the answer is made to begin with."""
+    same: Hashable = None
+    """Equal for rows that must not be in two splits; None: those with an equal prompt."""
+
+    @property
+    def key(self) -> Hashable:
+        """What decides the split."""
+        return str(self.prompt) if self.same is None else self.same
 
 
 def read_own(path: Path) -> list[Row]:
@@ -68,8 +76,15 @@ def _are_messages(prompt: Any) -> bool:
 
 
 def split_off(rows: Sequence[Row], held_out: int, seed: int) -> tuple[list[Row], list[Row]]:
-    """A random part of at most ``held_out`` rows (a tenth of few), and the rest."""
+    """A random part of about ``held_out`` rows (a tenth of few), and the rest; no key is in both."""
     size = max(1, min(held_out, len(rows) // 10))
-    order = torch.randperm(len(rows), generator=stream(seed, "language-split")).tolist()
-    shuffled = [rows[place] for place in order]
-    return shuffled[:size], shuffled[size:]
+    keys = list(dict.fromkeys(row.key for row in rows))
+    order = torch.randperm(len(keys), generator=stream(seed, "language-split")).tolist()
+    by_key: dict[Hashable, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_key[row.key].append(row)
+    chosen: list[Row] = []
+    rest: list[Row] = []
+    for place in order:
+        (chosen if len(chosen) < size else rest).extend(by_key[keys[place]])
+    return chosen, rest

@@ -59,19 +59,32 @@ class Countdown:
         """Numbers, target, and a mark that the answer follows."""
         return f"{','.join(map(str, item.numbers))}={item.target}>"
 
-    def corpus(self, count: int, generator: torch.Generator) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
+    def corpus(
+        self, split: str, count: int, generator: torch.Generator
+    ) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
         """Random expressions under their own value as the target, or under that of another one."""
         parts: list[tuple[Tensor, Tensor, Tensor]] = []
-        while sum(len(value) for _, _, value in parts) < count:
-            parts.append(self._expressions(4 * count, generator))
-        numbers, answer, value = (torch.cat(column)[:count] for column in zip(*parts, strict=True))
+        while sum(len(target) for _, _, target in parts) < count:
+            numbers, answer, target = self._pairs(4 * count, generator)
+            allowed = torch.ones_like(target, dtype=torch.bool)
+            if split == "train":
+                allowed = ~torch.isin(_keys(numbers, target), self._held_out.to(target.device))
+            parts.append((numbers[allowed], answer[allowed], target[allowed]))
+        numbers, answer, target = (torch.cat(column)[:count] for column in zip(*parts, strict=True))
+        # The question must not give the order away in which the answer uses the numbers.
+        shuffle = torch.rand(count, 3, generator=generator, device=target.device).argsort(1)
+        return self._asked(numbers.gather(1, shuffle), target), answer
+
+    def _pairs(
+        self, count: int, generator: torch.Generator
+    ) -> tuple[Int[Tensor, "N 3"], Int[Tensor, "N W"], Int[Tensor, " N"]]:
+        """Numbers, expression and target, which the expression reaches in a share ``solved`` of the rows."""
+        numbers, answer, value = self._expressions(count, generator)
+        count = len(value)
         device = generator.device
         is_right = torch.rand(count, generator=generator, device=device) < self.solved
         other = value[torch.randperm(count, generator=generator, device=device)]
-        target = torch.where(is_right, value, other)
-        # The question must not give the order away in which the answer uses the numbers.
-        shuffle = torch.rand(count, 3, generator=generator, device=device).argsort(1)
-        return self._asked(numbers.gather(1, shuffle), target), answer
+        return numbers, answer, torch.where(is_right, value, other)
 
     def reward(self, prompts: Sequence[Any], completions: Sequence[str], **columns: Any) -> list[float]:
         """1 for the target, 0.1 for the right numbers; the whole completion is the answer."""
@@ -149,6 +162,13 @@ class Countdown:
         return torch.cat([first, comma, second, comma, third, equals, digits[target], mark], dim=1)
 
     @cached_property
+    def _held_out(self) -> Int[Tensor, " M"]:
+        """The keys of all validation and test items."""
+        items = [*self.items("validation"), *self.items("test")]
+        numbers, target = torch.tensor([item.numbers for item in items]), [item.target for item in items]
+        return _keys(numbers, torch.tensor(target))
+
+    @cached_property
     def _digits(self) -> Int[Tensor, "M 3"]:
         """Every number up to the largest target in three places."""
         return self.alphabet.grid(str(number).rjust(3) for number in range(TARGETS[1] + 1))
@@ -174,6 +194,12 @@ def _apply(
     choices = ((a * d + c * b, b * d), (a * d - c * b, b * d), (a * c, b * d), (a * d, b * c))
     above, below = (torch.stack([choice[part] for choice in choices]) for part in (0, 1))
     return above.gather(0, operator[None])[0], below.gather(0, operator[None])[0]
+
+
+def _keys(numbers: Int[Tensor, "N 3"], target: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
+    """Equal for items that are the same up to the order of the numbers."""
+    low, middle, high = numbers.sort(1).values.unbind(1)
+    return ((low * 100 + middle) * 100 + high) * 1000 + target
 
 
 def _distinct(items: Sequence[CountdownItem]) -> list[CountdownItem]:

@@ -43,8 +43,13 @@ class Puzzle(Protocol):
         """An item in characters."""
         ...
 
-    def corpus(self, count: int, generator: torch.Generator) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
-        """Questions and answers to pretrain on, as grids with blanks, on the generator's device."""
+    def corpus(
+        self, split: str, count: int, generator: torch.Generator
+    ) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
+        """Questions and answers as grids with blanks, on the generator's device.
+
+        What is drawn for "train" is no question of another split.
+        """
         ...
 
     def reward(self, prompts: Sequence[Any], completions: Sequence[str], **columns: Any) -> list[float]:

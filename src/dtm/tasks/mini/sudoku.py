@@ -51,10 +51,13 @@ class Sudoku:
         """The puzzle and a mark that the answer follows."""
         return f"{item.puzzle}>"
 
-    def corpus(self, count: int, generator: torch.Generator) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
-        """Training solutions, blanked as often as the test puzzles, and answers of which few are right."""
+    def corpus(
+        self, split: str, count: int, generator: torch.Generator
+    ) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
+        """Solutions of the split, blanked as often as test puzzles, and answers of which few are right."""
         device = generator.device
-        grids, blanks = (part.to(device) for part in self._parts)
+        grids = self.alphabet.grid(self._solutions[split], device)  # a digit is its own id
+        blanks = torch.tensor(self._blanks, device=device)
 
         def draw(*shape: int) -> Tensor:
             return torch.rand(shape, generator=generator, device=device)
@@ -71,8 +74,12 @@ class Sudoku:
         return rewards.reward(prompts, [f"<answer>{text}</answer>" for text in completions], **columns)
 
     def measure(self, completions: Sequence[str], columns: Mapping[str, Sequence[Any]]) -> dict[str, float]:
-        """Accuracy over all empty cells, as it is published, and the share of puzzles solved."""
-        rows = list(zip(completions, columns["puzzle"], columns["solution"], strict=True))
+        """Accuracy over all empty cells, as it is published, and the share of puzzles solved.
+
+        Like the reward it reads the digits alone.
+        """
+        digits = ["".join(filter(str.isdigit, text)) for text in completions]
+        rows = list(zip(digits, columns["puzzle"], columns["solution"], strict=True))
         right = sum(correct_cells(puzzle, solution, padded(text)) for text, puzzle, solution in rows)
         empty = sum(puzzle.count("0") for _, puzzle, _ in rows)
         solved = sum(len(text) == CELLS and is_solution(puzzle, text) for text, puzzle, _ in rows)
@@ -93,7 +100,6 @@ class Sudoku:
         return {"train": kept, "validation": train[::VALIDATION], "test": test}
 
     @cached_property
-    def _parts(self) -> tuple[Int[Tensor, "G 16"], Int[Tensor, " M"]]:
-        """The training grids, whose digits are their own ids, and a blank count for each test puzzle."""
-        counts = [blanks for blanks, times in BLANKS.items() for _ in range(times)]
-        return self.alphabet.grid(self._solutions["train"]), torch.tensor(counts)
+    def _blanks(self) -> list[int]:
+        """The number of empty cells of each test puzzle."""
+        return [blanks for blanks, times in BLANKS.items() for _ in range(times)]

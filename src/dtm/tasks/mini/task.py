@@ -38,8 +38,7 @@ class MiniTask:
 
     def prompts(self, split: str, count: int, generator: torch.Generator) -> Prompts:
         """``count`` questions of the split; none comes twice before all have come once."""
-        require(split in SPLITS, f"unknown split {split!r}. {nearest(split, SPLITS)}")
-        items = self._items(split)
+        items = self._items(_known(split))
         rounds = range(math.ceil(count / len(items)))
         rows = torch.cat([torch.randperm(len(items), generator=generator) for _ in rounds])[:count]
         chosen: list[Item] = [items[row] for row in rows.tolist()]
@@ -51,7 +50,7 @@ class MiniTask:
 
     def examples(self, split: str, count: int, generator: torch.Generator) -> Sequences:
         """Questions and answers of the imperfect corpus, drawn on the generator's device."""
-        question, answer = self.puzzle.corpus(count, generator)
+        question, answer = self.puzzle.corpus(_known(split), count, generator)
         tokens, attention = flush_right(question, self.eos_id)
         written = flush_left(answer, self.completion_length, self.eos_id)
         short = self.completion_length - written.shape[1]
@@ -101,3 +100,8 @@ class MiniTask:
     def show(self, prompt: str, completion: str) -> str:
         """The question and the answer."""
         return f"{prompt} {completion}"
+
+
+def _known(split: str) -> str:
+    require(split in SPLITS, f"unknown split {split!r}. {nearest(split, SPLITS)}")
+    return split

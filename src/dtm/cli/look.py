@@ -1,0 +1,68 @@
+"""Commands that look at what a model writes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from dtm.cli.parse import make_parser
+from dtm.errors import ConfigError, DtmError
+
+
+def sample(arguments: list[str]) -> int:
+    """Show completions of a run's model."""
+    parser = make_parser("sample", "Draw completions from a run's model and show them.")
+    parser.add_argument("run", metavar="RUN", type=Path, help="a run's folder")
+    parser.add_argument("--prompts", type=int, default=2, metavar="N", help="test prompts (default: 2)")
+    parser.add_argument(
+        "--completions", type=int, default=1, metavar="K", help="completions of each (default: 1)"
+    )
+    parser.add_argument("--base", action="store_true", help="sample the base model instead")
+    parser.add_argument("--seed", type=int, default=0, help="which prompts and which noise (default: 0)")
+    options = parser.parse_args(arguments)
+
+    from dtm import api
+
+    for text in api.Run.open(options.run).sample(
+        options.prompts, options.completions, options.base, options.seed
+    ):
+        print(f"{text}\n")
+    return 0
+
+
+def grade(arguments: list[str]) -> int:
+    """Judge generated answers under published or repaired rules."""
+    parser = make_parser(
+        "grade",
+        "Read the answers out of generated texts and judge them. Each row comes back as a line "
+        "of JSON with `extracted` and `correct`; the totals are printed on the standard error.",
+        "rows: JSON objects with question, ground_truth and generation, one a line\n"
+        "exit code: 0 if every row was graded, 1 if some could not be",
+    )
+    parser.add_argument("task", metavar="TASK", help="countdown, sudoku, gsm8k or math500")
+    parser.add_argument("file", metavar="FILE", help="JSON lines, .gz or not; - reads the standard input")
+    parser.add_argument(
+        "--rules",
+        default="fixed",
+        help="whose reading of an answer: d1, spg or dtm for the published ones, quirks included; fixed "
+        "(default) without their defects",
+    )
+    options = parser.parse_args(arguments)
+
+    import json
+
+    from dtm.evaluation.grade import Totals, grade_rows, open_lines
+
+    totals = Totals()
+    for graded in grade_rows(options.task, options.rules, open_lines(options.file), totals):
+        if isinstance(graded, DtmError):
+            print(f"dtm: {options.file}, {graded}", file=sys.stderr)
+        else:
+            print(json.dumps(graded))
+    if not totals.rows + totals.without_gold + totals.errors:
+        raise ConfigError(
+            f"{options.file} holds no rows of {options.task}. {' '.join(totals.describe()[1:])}"
+        )
+    for line in totals.describe():
+        print(f"{options.task}, rules {options.rules}: {line}", file=sys.stderr)
+    return 1 if totals.errors else 0

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from dtm.cli.evaluation import evaluate
-from dtm.cli.look import grade, sample
+from dtm.cli.look import export, grade, sample
 from dtm.cli.meta import recipes, verify
 from dtm.cli.parse import SYMBOLS, first_line
 from dtm.cli.run import pretrain, sweep, train
@@ -25,6 +25,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "eval": evaluate,
     "sample": sample,
     "grade": grade,
+    "export": export,
     "recipes": recipes,
     "verify": verify,
 }

@@ -1,4 +1,4 @@
-"""Commands that look at what a model writes."""
+"""Commands that look at what a model writes, judge it, or hand the model on."""
 
 from __future__ import annotations
 
@@ -66,3 +66,27 @@ def grade(arguments: list[str]) -> int:
     for line in totals.describe():
         print(f"{options.task}, rules {options.rules}: {line}", file=sys.stderr)
     return 1 if totals.errors else 0
+
+
+def export(arguments: list[str]) -> int:
+    """Write a finished run's model as a folder for others, with a model card."""
+    parser = make_parser(
+        "export",
+        "Write the model of a finished run to a folder of its own: a PEFT adapter under the hub's module\n"
+        "names, or all weights as safetensors; with a README that says how it was made and what it reaches.",
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="a run's folder")
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the folder to write")
+    parser.add_argument(
+        "--merged",
+        action="store_true",
+        help="add the adapter into the base's full-precision weights, whatever precision it was trained in",
+    )
+    options = parser.parse_args(arguments)
+
+    from dtm.report.export import export_run
+    from dtm.training.folder import RunFolder
+
+    export_run(RunFolder.find(options.run), options.out, options.merged)
+    print(f"model: {options.out}")
+    return 0

@@ -10,10 +10,11 @@ import sys
 from collections.abc import Callable, Sequence
 
 from dtm.cli.evaluation import evaluate
-from dtm.cli.look import export, grade, sample
+from dtm.cli.look import export, grade
 from dtm.cli.meta import recipes, verify
 from dtm.cli.parse import SYMBOLS, first_line
 from dtm.cli.run import pretrain, sweep, train
+from dtm.cli.sampling import sample
 from dtm.errors import ConfigError, DtmError, nearest
 
 __all__ = ["COMMANDS", "main"]

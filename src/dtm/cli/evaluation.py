@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dtm.cli.parse import make_parser
+from dtm.cli.parse import make_parser, refuse
 from dtm.errors import ConfigError, require
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ def evaluate(arguments: list[str]) -> int:
         print(explain(*options.explain))
         return 0
     require(options.model is not None, "dtm eval needs a run's folder, or a model's folder or name")
-    foreign = HELD_OUT if options.task is not None else PUBLISHED
-    for name in foreign:
-        rule = "is for runs, without --task" if options.task is not None else "needs --task"
-        require(getattr(options, name) is None, f"--{name.replace('_', '-')} {rule}")
-    return _held_out(options) if options.task is None else _published(options)
+    if options.task is not None:
+        refuse(options, HELD_OUT, "is for runs, without --task")
+        return _published(options)
+    refuse(options, PUBLISHED, "needs --task")
+    return _held_out(options)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""Commands that look at what a model writes, judge it, or hand the model on."""
+"""Commands about what runs have left: judge generations, hand a model on."""
 
 from __future__ import annotations
 
@@ -7,27 +7,6 @@ from pathlib import Path
 
 from dtm.cli.parse import make_parser
 from dtm.errors import ConfigError, DtmError
-
-
-def sample(arguments: list[str]) -> int:
-    """Show completions of a run's model."""
-    parser = make_parser("sample", "Draw completions from a run's model and show them.")
-    parser.add_argument("run", metavar="RUN", type=Path, help="a run's folder")
-    parser.add_argument("--prompts", type=int, default=2, metavar="N", help="test prompts (default: 2)")
-    parser.add_argument(
-        "--completions", type=int, default=1, metavar="K", help="completions of each (default: 1)"
-    )
-    parser.add_argument("--base", action="store_true", help="sample the base model instead")
-    parser.add_argument("--seed", type=int, default=0, help="which prompts and which noise (default: 0)")
-    options = parser.parse_args(arguments)
-
-    from dtm import api
-
-    for text in api.Run.open(options.run).sample(
-        options.prompts, options.completions, options.base, options.seed
-    ):
-        print(f"{text}\n")
-    return 0
 
 
 def grade(arguments: list[str]) -> int:

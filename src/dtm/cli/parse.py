@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
+
+from dtm.errors import require
 
 if TYPE_CHECKING:
     from dtm.training.config import RunConfig
@@ -36,6 +38,12 @@ def make_parser(
         add_help=add_help,
         allow_abbrev=False,
     )
+
+
+def refuse(options: argparse.Namespace, names: Iterable[str], rule: str) -> None:
+    """Options that mean nothing here are not passed over in silence; one that was not given is None."""
+    for name in names:
+        require(getattr(options, name) is None, f"--{name.replace('_', '-')} {rule}")
 
 
 def with_flags(config: RunConfig, flags: Sequence[str], prog: str) -> RunConfig:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dtm.evaluation.subject import Source, Subject
 
 HELD_OUT = ("split", "prompts", "completions", "base")
-PUBLISHED = ("length", "protocol", "data_dir", "limit", "batch", "device", "precision")
+PUBLISHED = ("length", "protocol", "data_dir", "limit", "batch", "device", "precision", "nf4")
 """Options that belong to one of the two evaluations; None where they were not given."""
 
 
@@ -84,6 +84,11 @@ def _parser() -> argparse.ArgumentParser:
         choices=["auto", "float32", "bfloat16"],
         help="default: bfloat16 on a GPU, else float32",
     )
+    published.add_argument(
+        "--nf4",
+        choices=["on", "off"],
+        help="base weights in four bits (default: as the run trained; else off)",
+    )
     parser.add_argument(
         "--explain", type=Path, nargs=2, metavar=("A.json", "B.json"), help="say why two results differ"
     )
@@ -117,6 +122,8 @@ def _held_out(options: argparse.Namespace) -> int:
 
 
 def _published(options: argparse.Namespace) -> int:
+    from dataclasses import replace
+
     from rich.console import Console
 
     from dtm.evaluation.protocol import Examination
@@ -127,6 +134,8 @@ def _published(options: argparse.Namespace) -> int:
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     exams = [Examination(task=options.task, length=length, **given) for length in options.length or [256]]
     source = Source.find(options.model)
+    if options.nf4 is not None:
+        source = replace(source, nf4=options.nf4 == "on")
     data = options.data_dir or _data_of(source)
     out: Path | None = options.json
     if out is None and source.run is not None:

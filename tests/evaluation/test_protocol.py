@@ -57,15 +57,15 @@ def prompts_of_lengths(*lengths: int) -> list[list[int]]:
 
 @FAMILIES
 def test_completions_do_not_depend_on_the_batch_or_the_order(write_talking, family):
-    model = Subject.load(Source.find(str(write_talking(family))), "cpu").model
-    asked = prompts_of_lengths(9, 30, 9, 17, 4, 30, 12)
+    model = Subject.load(Source.find(str(write_talking(family, scale=2.5))), "cpu").model
+    asked = prompts_of_lengths(9, 30, 9, 17, 9, 30, 9, 4, 9)
     decoder = Decoder(order=SampledConfidence(), block=8, tokens_per_step=2, temperature=0.0)
 
     def completed(prompts, batch):
         return complete(model, prompts, 16, decoder, batch, torch.device("cpu")).tolist()
 
     alone = completed(asked, 1)
-    assert len({tuple(row) for row in alone}) > 1
+    assert sum(len(set(row)) for row in alone) > 5 * len(alone)  # texts in which a wrong bit would show
     assert completed(asked, 3) == alone
     assert completed(asked, len(asked)) == alone
     assert completed(asked[::-1], 3) == alone[::-1]

@@ -96,6 +96,25 @@ def test_an_exported_adapter_is_examined_like_its_run(tuned, tmp_path):
     assert (first.nf4, second.nf4) == (True, False)
 
 
+def test_a_run_that_trained_all_weights_of_a_language_model_keeps_its_tokenizer(write_talking, tmp_path):
+    pytest.importorskip("transformers")
+    base = write_talking("dream")
+    recipe = dtm.recipe("llada-countdown")
+    config = replace(recipe, model=replace(recipe.model, base=str(base), nf4=False), adapter=AdapterConfig())
+    folder = tmp_path / "run"
+    dtm.save_model(dtm.load_model(base), folder / "model")
+    (folder / "config.yaml").write_text(to_yaml(config))
+    (folder / "environment.json").write_text('{"commit": "abc"}')
+    measured = {"reward": 0.5}
+    summary = {"commit": "abc", "finished": "", "tilt": 1.0, "steps": 3, "base": measured, "tuned": measured}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    tuned = Subject.load(Source.find(str(folder)), "cpu")
+    assert tuned.chat.read(tuned.chat.ask("hi")).endswith("assistant\n\n")
+    assert run("export", folder, "--out", tmp_path / "model") == 0
+    again = Subject.load(Source.find(str(tmp_path / "model")), "cpu")
+    assert torch.equal(again.model.logits(TOKENS), tuned.model.logits(TOKENS))
+
+
 def test_a_run_of_all_weights_is_exported_as_a_model(finished, tmp_path, capsys):
     assert run("export", finished.path, "--out", tmp_path / "model") == 0
     again = dtm.load_model(tmp_path / "model")

@@ -1,12 +1,14 @@
 """Completing prompts of any lengths, so that what an item gets does not depend on the others.
 
-Batches are made of neighbours in length, whatever the order of the items, and results go back in that order.
-With one row a batch there is no padding and no other row: the numbers are the item's own.
+Prompts of one length share batches, whatever the order of the items: nothing is padded, because a mask
+changes kernels and with them the last bits, which decide between tokens that are almost equally likely. What
+is left is kernels that look at the number of rows; with one row a batch the numbers are the item's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from jaxtyping import Int
@@ -32,14 +34,24 @@ def complete(
     done: Done = lambda rows, items: None,
 ) -> Int[Tensor, "N C"]:
     """``length`` tokens for each prompt."""
-    order = sorted(range(len(prompts)), key=lambda row: (len(prompts[row]), list(prompts[row])))
     written = torch.empty(len(prompts), length, dtype=torch.long)
-    for start in range(0, len(order), batch):
-        rows = order[start : start + batch]
+    for rows in batches(prompts, batch):
         finished = complete_batch(denoiser, [prompts[row] for row in rows], length, decoder, device)
         written[rows] = finished.tokens[:, -length:].cpu()
         done(len(rows), len(prompts))
     return written
+
+
+def batches(prompts: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]:
+    """Rows of one length each, at most ``size`` together; the same batches for any order of the prompts.
+
+    >>> list(batches([[7, 8], [9], [5, 6], [4, 4]], 2))
+    [[1], [3, 2], [0]]
+    """
+    order = sorted(range(len(prompts)), key=lambda row: (len(prompts[row]), list(prompts[row])))
+    for _, group in itertools.groupby(order, key=lambda row: len(prompts[row])):
+        rows = list(group)
+        yield from (rows[start : start + size] for start in range(0, len(rows), size))
 
 
 def complete_batch(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dtm.errors import DataError, require
-from dtm.evaluation.protocol import Outcome
 from dtm.training.folder import write_json, write_text
+
+if TYPE_CHECKING:  # comparing results needs no torch
+    from dtm.evaluation.protocol import Outcome
 
 FOLDER = "evaluations"
 """Where results of a run lie in its folder, and where a model card finds them."""

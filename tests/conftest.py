@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import dtm
+from checkpoints import reference, shared_data, write_hub, write_talking  # noqa: F401, fixtures for all
 from dtm.records import Rollouts
 from dtm.training import build
 from dtm.training.config import (

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dtm.errors import CheckpointError, ConfigError
+from dtm.errors import ConfigError
 from dtm.evaluation.evaluate import Evaluation, evaluate
 from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import load_adapter, save_adapter
@@ -62,19 +62,19 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """Base, tuned and best possible; there once the run has finished."""
-        self._finished(self.folder.summary)
-        summary: dict[str, Any] = json.loads(self.folder.summary.read_text(encoding="utf-8"))
+        path = self.folder.finished(self.folder.summary)
+        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return summary
 
     @property
     def model(self) -> Transformer:
         """The tuned (or pretrained) model."""
-        self._finished(self.folder.model)
-        if (self.folder.model / ADAPTER).is_file():
+        folder = self.folder.finished(self.folder.model)
+        if (folder / ADAPTER).is_file():
             config = self.config
             base = build.load_base(config, build.build_task(config))
-            return load_adapter(self.folder.model, base)[0]
-        return load_model(self.folder.model)
+            return load_adapter(folder, base)[0]
+        return load_model(folder)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """Rows of metrics.jsonl of one kind: "step", "phase", "evaluation", "rollouts"."""
@@ -96,13 +96,6 @@ class Run:
         with build.autocast(config, device):
             drawn = collector.collect(model.to(device).eval(), asked, completions, 0.0, noise)
         return [task.show(p, c) for p, c in zip(drawn.prompts, drawn.completions, strict=True)]
-
-    def _finished(self, path: Path) -> None:
-        if not path.exists():
-            raise CheckpointError(
-                f"{self.path} has not finished: it has no {path.name}. "
-                f"Continue it with the command that started it and --resume --out {self.path}."
-            )
 
 
 def train(

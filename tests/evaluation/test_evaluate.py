@@ -6,7 +6,9 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
+from dtm.evaluation.length import effective_lengths
 from dtm.training import build
 from dtm.training.config import EvaluationConfig
 
@@ -39,3 +41,11 @@ def test_a_finished_run_reports_the_evaluation_of_its_model(finished):
     rows = [json.loads(line) for line in last.read_text().splitlines()]
     assert [row["reward"] for row in rows] == result.rewards
     assert [row["completion"] for row in rows] == json.loads(json.dumps(result.completions))
+
+
+def test_a_completion_is_as_long_as_what_stands_before_its_first_end(finished):
+    rows = torch.tensor([[4, 5, 1, 5, 1], [1, 1, 1, 1, 1], [4, 5, 6, 4, 5]])
+    assert effective_lengths(rows, eos_id=1).tolist() == [2, 0, 5]
+    result = finished.evaluate(EvaluationConfig(prompts=5, completions=3))
+    cells = [(*path, None).index(None) for path in result.completions]  # a padding token reads as None
+    assert result.measures["length"] == pytest.approx(sum(cells) / len(cells))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import dtm
+from checkpoints import VOCABULARY
 from dtm.cli import main
 from dtm.errors import ConfigError, DataError
 from dtm.training import build
@@ -18,53 +19,13 @@ pytest.importorskip("peft")
 pytest.importorskip("bitsandbytes")
 pytest.importorskip("transformers")
 
-LETTERS = [chr(code) for code in range(32, 127)] + ["\n", "…"]
-SPECIALS = [
-    "<|startoftext|>",
-    "<|endoftext|>",
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-    "<|eot_id|>",
-    "<|mask|>",
-]
-VOCABULARY = {token: number for number, token in enumerate([*SPECIALS, *LETTERS])}
-TEMPLATE = (
-    "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + "
-    "'<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}"
-    "{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
-    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
-)
 ITEMS = [([3, 4, n], 7 + n) for n in range(5, 45)]
 
 
 @pytest.fixture
-def llada(write_hub):
-    """A random model with a character-level tokenizer that has LLaDA's special tokens and template."""
-    from tokenizers import Tokenizer, decoders, models
-    from transformers import PreTrainedTokenizerFast
-
-    folder = write_hub(
-        "llada",
-        vocab_size=len(VOCABULARY),
-        embedding_size=128,
-        mask_token_id=5,
-        eos_token_id=1,
-        pad_token_id=1,
-    )
-    letters = Tokenizer(models.BPE(vocab=VOCABULARY, merges=[]))
-    letters.add_special_tokens(SPECIALS)
-    letters.decoder = decoders.Fuse()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=letters,
-        bos_token="<|startoftext|>",
-        eos_token="<|endoftext|>",
-        pad_token="<|endoftext|>",
-        mask_token="<|mask|>",
-        additional_special_tokens=SPECIALS[2:5],
-    )
-    tokenizer.chat_template = TEMPLATE
-    tokenizer.save_pretrained(folder)
-    return folder
+def llada(write_talking):
+    """A random model in LLaDA's layout that can read and write."""
+    return write_talking("llada")
 
 
 @pytest.fixture

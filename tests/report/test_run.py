@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from dtm.report.run import model_card, read_samples, summarise
+from dtm.report.card import model_card
+from dtm.report.run import read_samples, summarise
 from dtm.training.config import RunConfig
 from dtm.training.progress import Progress
 

@@ -194,7 +194,8 @@ def test_dtm_asks_the_same_in_training_and_evaluation():
     ):
         assert prompts.prompt(item, "dtm", "training") == prompts.prompt(item, "dtm", "evaluation")
         assert prompts.prompt(item, "spg", "training") != prompts.prompt(item, "spg", "evaluation")
-        assert prompts.prompt(item, "spg", "evaluation") == prompts.prompt(item, "d1", "evaluation")
+        if prompts is not sudoku_prompts:  # where d1 shows no exemplars
+            assert prompts.prompt(item, "spg", "evaluation") == prompts.prompt(item, "d1", "evaluation")
 
 
 def test_the_countdown_prompt_of_the_paper():
@@ -215,6 +216,7 @@ def test_the_sudoku_prompt_shows_its_exemplars_and_then_the_puzzle():
     assert text.endswith("\n\nQuestion: Solve the following Sudoku puzzle: 0310200404001043\nAnswer:\n")
     assert sudoku_prompts.prompt(item, "spg", "evaluation").endswith("0310200404001043\n\nAnswer:\n")
     assert sudoku_prompts.prompt(item, shots=0).count("Question:") == 1
+    assert sudoku_prompts.prompt(item, "d1", "evaluation").count("Question:") == 1
 
 
 def test_the_mathematics_prompts():

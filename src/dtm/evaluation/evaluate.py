@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from dtm.evaluation.length import effective_lengths
 from dtm.models.denoiser import Denoiser
 from dtm.random import stream
 from dtm.training.config import EvaluationConfig
@@ -21,6 +22,7 @@ class Evaluation:
     """Measures, and the samples behind them."""
 
     measures: dict[str, float]
+    """The task's, and "length": the mean number of tokens before the end token."""
     best: float | None
     """The highest mean reward possible on these prompts, where the task knows it."""
     prompts: list[Any]
@@ -46,8 +48,10 @@ def evaluate(
     measures = collector.task.measure(
         collected.prompts, collected.completions, rollouts.reward, rollouts.group, **collected.columns
     )
+    written = rollouts.tokens[:, prompts.tokens.shape[1] :]
+    length = float(effective_lengths(written, collector.task.eos_id).float().mean())
     return Evaluation(
-        dict(measures),
+        {**measures, "length": length},
         collector.task.best(prompts.views) if own else None,
         collected.prompts,
         collected.completions,

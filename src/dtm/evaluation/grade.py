@@ -89,7 +89,7 @@ def grade_rows(
             yield DataError(f"line {number}: {problem}")
             continue
         totals.add(verdict)
-        yield {**row, **_fields(verdict)}
+        yield {**row, **verdict_fields(verdict)}
 
 
 def open_lines(file: str) -> Iterator[bytes]:
@@ -120,7 +120,7 @@ def _row(line: bytes) -> dict[str, Any]:
     return row
 
 
-def _fields(verdict: Verdict) -> dict[str, Any]:
+def verdict_fields(verdict: Verdict) -> dict[str, Any]:
     """The verdict as JSON: cells where there are any, and no infinities, which JSON cannot say."""
     fields = asdict(verdict)
     if isinstance(verdict.extracted, float) and not math.isfinite(verdict.extracted):

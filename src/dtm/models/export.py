@@ -23,7 +23,7 @@ from dtm.models.adapters import LoRA, adapter_weights, frozen_adapted, import_pe
 from dtm.models.families import FAMILIES, read_shape
 from dtm.models.family import PROJECTIONS
 from dtm.models.storage import without_memory
-from dtm.models.transformer import Transformer
+from dtm.models.transformer import Transformer, TransformerConfig
 from dtm.models.weights import require_same_names, weight_files
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -52,13 +52,19 @@ def save_adapter(model: Transformer, lora: LoRA, folder: Path, base: str | Path)
 
 def load_adapter(folder: Path, base: Transformer) -> tuple[Transformer, LoRA]:
     """The model of an adapter folder over ``base``, frozen, and the adapter's shape."""
+    weights, lora = read_adapter(folder, base.config)
+    return frozen_adapted(base, lora, weights), lora
+
+
+def read_adapter(folder: Path, shape: TransformerConfig) -> tuple[dict[str, Tensor], LoRA]:
+    """The tensors of an adapter folder by their native names, and the adapter's shape; no base is needed."""
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         stored = load_file(folder / WEIGHTS)
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, SafetensorError) as problem:
         raise CheckpointError(f"no usable adapter in {folder}: {problem}") from None
     _require_plain(config, folder)
-    family = base.config.family
+    family = shape.family
     projections = tuple(
         name
         for name, path in PROJECTIONS.items()
@@ -68,18 +74,20 @@ def load_adapter(folder: Path, base: Transformer) -> tuple[Transformer, LoRA]:
     lora = LoRA(
         rank=config["r"], alpha=config["lora_alpha"], dropout=config["lora_dropout"], targets=projections
     )
-    paths = [
-        PROJECTIONS[name].replace("*", str(n)) for n in range(base.config.layers) for name in projections
-    ]
+    paths = [PROJECTIONS[name].replace("*", str(n)) for n in range(shape.layers) for name in projections]
     native = [f"{path}.lora_{side}.weight" for path in paths for side in "AB"]
     expected = {_stored_name(name, family): name for name in native}
     require_same_names(expected, stored, folder / WEIGHTS)
-    weights = {expected[name]: value for name, value in stored.items()}
-    return frozen_adapted(base, lora, weights), lora
+    return {expected[name]: value for name, value in stored.items()}, lora
 
 
 def save_merged(model: Transformer, lora: LoRA, folder: Path, base: Path) -> None:
-    """Write the base's full-precision weights with the adapter added, in the base's layout and shards.
+    """Write the base's full-precision weights with a model's adapter added."""
+    merge_adapter(adapter_weights(model), lora, folder, base)
+
+
+def merge_adapter(weights: Mapping[str, Tensor], lora: LoRA, folder: Path, base: Path) -> None:
+    """Write the base's full-precision weights with an adapter added, in the base's layout and shards.
 
     Everything beside the weights (configuration, tokeniser, index) is copied from the base's folder.
     """
@@ -88,7 +96,7 @@ def save_merged(model: Transformer, lora: LoRA, folder: Path, base: Path) -> Non
     files = weight_files(base)
     names = without_memory(config).state_dict()
     require_same_names({family.hub_name(name): name for name in names}, files, base)
-    updates = {family.hub_name(name): pair for name, pair in _updates(adapter_weights(model)).items()}
+    updates = {family.hub_name(name): pair for name, pair in _updates(weights).items()}
     for name in sorted(updates.keys() - files.keys()):
         raise CheckpointError(f"{base} has no tensor {name!r}: the adapter belongs to another model")
     folder.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dtm.report.card import Form, model_card
 from dtm.report.figures import annealing_figure, phases_figure
 from dtm.tasks.base import Task
 from dtm.training.config import RunConfig
@@ -30,7 +31,8 @@ def write_report(folder: RunFolder, config: RunConfig, task: Task, progress: Pro
     for name, figure in figures.items():
         if figure is not None:
             figure.savefig(folder.figures / f"{name}.png", dpi=150)
-    write_text(folder.model / "README.md", model_card(config, summary))
+    form: Form = "weights" if config.adapter.rank is None else "adapter"
+    write_text(folder.model / "README.md", model_card(config, summary, form))
     write_json(folder.summary, summary)
     return summary
 
@@ -61,25 +63,3 @@ def read_samples(folder: Path, first: bool) -> list[tuple[Any, Any]]:
     files = sorted(folder.glob("*.jsonl"))
     rows = files[0 if first else -1].read_text(encoding="utf-8").splitlines()
     return [(row["prompt"], row["completion"]) for row in map(json.loads, rows)]
-
-
-def model_card(config: RunConfig, summary: dict[str, Any]) -> str:
-    """A README for the model folder: what it is, how it was made, what it reaches."""
-    measures = "\n".join(
-        f"| {name} | {summary['base'][name]:.3f} | {summary['tuned'][name]:.3f} |" for name in summary["base"]
-    )
-    guard = "on" if config.objective.guard else "off"
-    return f"""# {config.recipe}, tuned by Discrete Tilt Matching
-
-- base: `{config.model.base}`
-- objective: c-DTM, control variate `{config.objective.control_variate}`, ratio guard {guard}
-- tilt: a = {summary["tilt"]:g} in {summary["steps"]} steps; {summary["finished"]}
-- reward: {config.reward.function or "the task's own"}
-- seed {config.seed}, commit {summary["commit"]}
-
-| held-out measure | base | tuned |
-|---|---|---|
-{measures}
-
-Load it with `dtm.load_model(folder)`; `config.yaml` of the run has every setting.
-"""

@@ -115,6 +115,16 @@ class RunFolder:
         """Base, tuned and best possible."""
         return self.path / "summary.json"
 
+    def finished(self, path: Path) -> Path:
+        """One of the paths above, which is there once the run has finished."""
+        require(
+            path.exists(),
+            f"{self.path} has not finished: it has no {path.name}. "
+            f"Continue it with the command that started it and --resume --out {self.path}.",
+            CheckpointError,
+        )
+        return path
+
     def read_config(self) -> RunConfig:
         """The configuration that the run was started with."""
         return load_yaml(self.config, RunConfig())
@@ -125,7 +135,7 @@ def environment() -> dict[str, Any]:
     import torch
 
     return {
-        "dtm": _version("discrete-tilt-matching"),
+        "dtm": version("discrete-tilt-matching"),
         "commit": commit(),
         "python": sys.version.split()[0],
         "torch": torch.__version__,
@@ -184,7 +194,8 @@ def _unused(path: Path) -> Path:
     return candidate
 
 
-def _version(distribution: str) -> str:
+def version(distribution: str) -> str:
+    """The installed version of a package."""
     from importlib import metadata
 
     try:

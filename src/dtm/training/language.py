@@ -9,11 +9,9 @@ from typing import Any
 from dtm.errors import ConfigError, nearest, require
 from dtm.models.families import read_shape
 from dtm.models.hub import find_folder
-from dtm.tasks.countdown.items import CountdownItem
-from dtm.tasks.countdown.solve import needs
-from dtm.tasks.language import BENCHMARKS, Benchmark, Chat, LanguageTask, Row, read_own
+from dtm.tasks.language import BENCHMARKS, Benchmark, Chat, LanguageTask, Row, benchmark_rows, read_own
 from dtm.tasks.language.rows import split_off
-from dtm.tasks.protocols import Stage, prefill
+from dtm.tasks.language.scores import scores
 from dtm.training.config import LanguageConfig, RunConfig
 
 HELD_OUT = 256
@@ -56,33 +54,14 @@ def language_task(config: RunConfig, task: LanguageConfig) -> LanguageTask:
 def judged(
     task: LanguageConfig, benchmark: Benchmark
 ) -> Callable[[Sequence[str], Mapping[str, Sequence[Any]]], dict[str, float]]:
-    """Accuracy under the protocol's rules: of items, and for Sudoku of empty cells, as it is published."""
+    """Accuracy under the protocol's rules."""
 
     def accuracy(completions: Sequence[str], columns: Mapping[str, Sequence[Any]]) -> dict[str, float]:
         rows = zip(columns["question"], columns["ground_truth"], completions, strict=True)
         verdicts = [benchmark.grade(asked, truth, text + END, task.protocol) for asked, truth, text in rows]
-        correct = [bool(verdict.correct) for verdict in verdicts]
-        measures = {"accuracy": sum(correct) / len(correct)}
-        if task.kind == "sudoku":
-            cells = sum(verdict.correct_cells or 0 for verdict in verdicts)
-            empty = sum(verdict.empty_cells or 0 for verdict in verdicts)
-            measures = {"accuracy": cells / empty if empty else 0.0, "solved": measures["accuracy"]}
-        if task.kind == "countdown":
-            measures |= _modes(correct, columns)
-        return measures
+        return scores(task.kind, verdicts, columns)
 
     return accuracy
-
-
-def _modes(correct: Sequence[bool], columns: Mapping[str, Sequence[Any]]) -> dict[str, float]:
-    """Countdown's two modes: items that + and − solve, and items that need × or ÷."""
-    modes: dict[str | None, list[bool]] = {"add": [], "multiply": []}
-    for right, numbers, target in zip(correct, columns["numbers"], columns["target"], strict=True):
-        modes.setdefault(needs(CountdownItem(tuple(numbers), target)), []).append(right)
-    return {
-        f"accuracy_{name}": sum(found) / len(found) if found else 0.0
-        for name, found in (("add_sub", modes["add"]), ("mul_div", modes["multiply"]))
-    }
 
 
 def _splits(task: LanguageConfig, benchmark: Benchmark) -> dict[str, Sequence[Row]]:
@@ -92,29 +71,13 @@ def _splits(task: LanguageConfig, benchmark: Benchmark) -> dict[str, Sequence[Ro
     )
     folder = Path(str(task.data_dir))
     validation, train = split_off(
-        _rows(task, benchmark, benchmark.train(folder), "training"), HELD_OUT, task.seed
+        benchmark_rows(benchmark, benchmark.train(folder), task.protocol, "training"), HELD_OUT, task.seed
     )
     return {
         "train": train,
         "validation": validation,
-        "test": _rows(task, benchmark, benchmark.test(folder), "evaluation"),
+        "test": benchmark_rows(benchmark, benchmark.test(folder), task.protocol, "evaluation"),
     }
-
-
-def _rows(task: LanguageConfig, benchmark: Benchmark, items: Sequence[Any], stage: Stage) -> list[Row]:
-    return [
-        Row(
-            benchmark.prompt(item, task.protocol, stage),
-            {
-                **item.columns,
-                "question": benchmark.question(item),
-                "ground_truth": benchmark.truth(item),
-            },
-            prefill(task.protocol, stage),
-            benchmark.same(item),
-        )
-        for item in items
-    ]
 
 
 def _own_splits(task: LanguageConfig) -> dict[str, Sequence[Row]]:

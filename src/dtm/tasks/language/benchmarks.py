@@ -19,9 +19,11 @@ from dtm.tasks.countdown import reward as countdown_reward
 from dtm.tasks.gsm8k import items as gsm8k_items
 from dtm.tasks.gsm8k import prompts as gsm8k_prompts
 from dtm.tasks.gsm8k import reward as gsm8k_reward
+from dtm.tasks.language.rows import Row
 from dtm.tasks.math500 import items as math500_items
 from dtm.tasks.math500 import prompts as math500_prompts
 from dtm.tasks.math500 import reward as math500_reward
+from dtm.tasks.protocols import Protocol, Stage, prefill
 from dtm.tasks.sudoku import generate as sudoku_generate
 from dtm.tasks.sudoku import items as sudoku_items
 from dtm.tasks.sudoku import prompts as sudoku_prompts
@@ -91,7 +93,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         test=gsm8k_items.test_items,
         prompt=gsm8k_prompts.prompt,
         question=lambda item: item.question,
-        truth=lambda item: float(item.answer.replace(",", "")),
+        truth=lambda item: f"#### {item.answer}",  # as in the data set: published rules misread a minus
         grade=gsm8k_answers.grade,
         # A tail of 2,000 characters costs two points, and no completion of 512 tokens has a longer one.
         rewards={
@@ -112,3 +114,20 @@ BENCHMARKS: dict[str, Benchmark] = {
         },
     ),
 }
+
+
+def benchmark_rows(benchmark: Benchmark, items: Sequence[Any], protocol: Protocol, stage: Stage) -> list[Row]:
+    """Items as a protocol asks them, with all that rewards and graders need."""
+    return [
+        Row(
+            benchmark.prompt(item, protocol, stage),
+            {
+                **item.columns,
+                "question": benchmark.question(item),
+                "ground_truth": benchmark.truth(item),
+            },
+            prefill(protocol, stage),
+            benchmark.same(item),
+        )
+        for item in items
+    ]

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -60,9 +60,7 @@ class LanguageTask:
         rounds = range(math.ceil(count / len(rows)))
         order = torch.cat([torch.randperm(len(rows), generator=generator) for _ in rounds])[:count]
         chosen = [rows[place] for place in order.tolist()]
-        width = max(len(ids) for _, ids in chosen)
-        tokens = torch.tensor([[self.eos_id] * (width - len(ids)) + ids for _, ids in chosen])
-        attention = torch.arange(width) >= width - torch.tensor([[len(ids)] for _, ids in chosen])
+        tokens, attention = pad_left([ids for _, ids in chosen], self.eos_id)
         columns = {name: [row.columns[name] for row, _ in chosen] for name in chosen[0][0].columns}
         return Prompts(tokens, attention, [row.prompt for row, _ in chosen], columns)
 
@@ -125,6 +123,13 @@ class LanguageTask:
             )
             self._kept[split] = kept
         return self._kept[split]
+
+
+def pad_left(rows: Sequence[Sequence[int]], fill: int) -> tuple[Int[Tensor, "N P"], Bool[Tensor, "N P"]]:
+    """Token ids at the right with ``fill`` before them, and where the ids are."""
+    width = max(map(len, rows))
+    tokens = torch.tensor([[fill] * (width - len(ids)) + list(ids) for ids in rows])
+    return tokens, torch.arange(width) >= width - torch.tensor([[len(ids)] for ids in rows])
 
 
 def _until(row: Sequence[int], end: int) -> Sequence[int]:

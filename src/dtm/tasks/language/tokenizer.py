@@ -51,7 +51,7 @@ class Chat:
         ids: list[int] = self._tokenizer.encode(text + prefill, add_special_tokens=False)
         return ids
 
-    def read(self, ids: Sequence[int]) -> str:
-        """Text without special tokens."""
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
+    def read(self, ids: Sequence[int], special: bool = False) -> str:
+        """Text, without special tokens unless they are asked for: published parsers read them."""
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=not special)
         return text

@@ -78,14 +78,13 @@ class MiniTask:
         group: Int[Tensor, " N"],
         **columns: Sequence[Any],
     ) -> dict[str, float]:
-        """Mean reward, accuracies, effective length, and the share of a prompt's answers that differ."""
+        """Mean reward, accuracies, and the share of a prompt's answers that differ."""
         answers: dict[int, list[str]] = defaultdict(list)
         for text, key in zip(completions, group.tolist(), strict=True):
             answers[key].append(text)
         return {
             "reward": float(reward.mean()),
             **self.puzzle.measure(completions, columns),
-            "length": fmean(map(len, completions)),
             "distinct": fmean(len(set(texts)) / len(texts) for texts in answers.values()),
         }
 

@@ -27,8 +27,12 @@ Your step-by-step solving process
 </answer>"""
 
 
-def prompt(item: SudokuItem, protocol: Protocol = "dtm", stage: Stage = "training", shots: int = 3) -> str:
-    """The user's message for one item, after ``shots`` exemplars (d1 shows none, SPG and DTM three)."""
+def prompt(
+    item: SudokuItem, protocol: Protocol = "dtm", stage: Stage = "training", shots: int | None = None
+) -> str:
+    """The user's message for one item, after ``shots`` exemplars: three, and in d1's protocol none."""
+    if shots is None:
+        shots = 0 if protocol == "d1" else len(EXEMPLARS)
     require(0 <= shots <= len(EXEMPLARS), f"shots must lie in [0, {len(EXEMPLARS)}], got {shots}")
     gap = "" if protocol == "dtm" or stage == "training" else "\n"
     shown = [text_of(exemplar) for exemplar in EXEMPLARS[:shots]]

@@ -63,6 +63,23 @@ DREAM: dict[str, Any] = {
 }
 BASES = {"llada": LLADA, "dream": DREAM}
 
+LETTERS = [chr(code) for code in range(32, 127)] + ["\n", "…"]
+SPECIALS = [
+    "<|startoftext|>",
+    "<|endoftext|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+    "<|mask|>",
+]
+VOCABULARY = {token: number for number, token in enumerate([*SPECIALS, *LETTERS])}
+TEMPLATE = (
+    "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + "
+    "'<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}"
+    "{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
+    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
+)
+
 
 def llada_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     width, inner = config["d_model"], config["mlp_hidden_size"]
@@ -160,6 +177,35 @@ def write_hub(tmp_path) -> Callable[..., Path]:
     return write
 
 
+@pytest.fixture
+def write_talking(write_hub) -> Callable[..., Path]:
+    """A random checkpoint of a family with a character-level tokenizer that has LLaDA's special tokens."""
+
+    def write(family: str, **changes: Any) -> Path:
+        from tokenizers import Tokenizer, decoders, models
+        from transformers import PreTrainedTokenizerFast
+
+        ids = {"vocab_size": len(VOCABULARY), "mask_token_id": 5, "eos_token_id": 1, "pad_token_id": 1}
+        wide = {"embedding_size": 128} if family == "llada" else {}
+        folder = write_hub(family, **ids | wide | changes)
+        letters = Tokenizer(models.BPE(vocab=VOCABULARY, merges=[]))
+        letters.add_special_tokens(SPECIALS)
+        letters.decoder = decoders.Fuse()
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=letters,
+            bos_token="<|startoftext|>",
+            eos_token="<|endoftext|>",
+            pad_token="<|endoftext|>",
+            mask_token="<|mask|>",
+            additional_special_tokens=SPECIALS[2:5],
+        )
+        tokenizer.chat_template = TEMPLATE
+        tokenizer.save_pretrained(folder)
+        return folder
+
+    return write
+
+
 def reference_logits(
     config: dict[str, Any], tensors: dict[str, Tensor], ids: Tensor, attention: Tensor | None = None
 ) -> Tensor:
@@ -234,7 +280,7 @@ def reference() -> Callable[..., Tensor]:
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Published metadata and golden files, where a machine has them; they are not part of the repository."""
-    folder = Path(os.environ.get("DTM_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    folder = Path(os.environ.get("DTM_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
     if not folder.is_dir():
         pytest.skip(f"no {folder}; name it with DTM_SHARED_DATA")
     return folder

@@ -1,0 +1,74 @@
+"""The command line: parse, call, print. Everything it does is a call of `dtm.api` and its neighbours.
+
+Heavy imports happen inside the commands, so that help answers at once. A command is a function from its
+arguments to an exit code; the first line of its docstring is what `dtm --help` says about it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from dtm.cli.evaluation import evaluate
+from dtm.cli.look import export, grade
+from dtm.cli.meta import recipes, verify
+from dtm.cli.parse import SYMBOLS, first_line
+from dtm.cli.run import pretrain, sweep, train
+from dtm.cli.sampling import sample
+from dtm.errors import ConfigError, DtmError, nearest
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": train,
+    "pretrain": pretrain,
+    "sweep": sweep,
+    "eval": evaluate,
+    "sample": sample,
+    "grade": grade,
+    "export": export,
+    "recipes": recipes,
+    "verify": verify,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except DtmError as problem:
+        print(f"dtm: {problem}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        sys.stderr.close()
+        return 0
+    except OSError as problem:
+        print(f"dtm: {problem}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("dtm: interrupted", file=sys.stderr)
+        return 130
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0
+    if arguments[0] == "--version":
+        from importlib import metadata
+
+        print(f"dtm {metadata.version('discrete-tilt-matching')}")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name not in COMMANDS:
+        raise ConfigError(f"no command {name!r}. {nearest(name, COMMANDS)}")
+    return COMMANDS[name](rest)
+
+
+def _overview() -> str:
+    commands = "\n".join(f"  {name:<10} {first_line(command.__doc__)}" for name, command in COMMANDS.items())
+    return (
+        "usage: dtm COMMAND ...\n\nReward fine-tuning of masked diffusion language models by Discrete Tilt "
+        f"Matching.\n\ncommands\n{commands}\n\n`dtm COMMAND --help` explains each.\n\n{SYMBOLS}"
+    )

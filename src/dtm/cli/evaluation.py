@@ -1,0 +1,186 @@
+"""`dtm eval`: a run on its own held-out prompts, or any model under a published protocol.
+
+Which of the two is said by ``--task``; ``--explain`` compares two results of the second.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dtm.cli.parse import make_parser, refuse
+from dtm.errors import ConfigError, require
+
+if TYPE_CHECKING:
+    from dtm.evaluation.protocol import Examination, Outcome
+    from dtm.evaluation.subject import Source, Subject
+
+HELD_OUT = ("split", "prompts", "completions", "base")
+PUBLISHED = ("length", "protocol", "data_dir", "limit", "batch", "device", "precision", "nf4")
+"""Options that belong to one of the two evaluations; None where they were not given."""
+
+
+def evaluate(arguments: list[str]) -> int:
+    """Measure a run on held-out prompts, or a model under a published protocol."""
+    options = _parser().parse_args(arguments)
+    if options.explain is not None:
+        from dtm.evaluation.explain import explain
+
+        print(explain(*options.explain))
+        return 0
+    require(options.model is not None, "dtm eval needs a run's folder, or a model's folder or name")
+    if options.task is not None:
+        refuse(options, HELD_OUT, "is for runs, without --task")
+        return _published(options)
+    refuse(options, PUBLISHED, "needs --task")
+    return _held_out(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser(
+        "eval",
+        "Decode held-out prompts with a run's model and measure the completions; or, with --task, put the\n"
+        "items of a benchmark to a model exactly as a published protocol does.",
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL_OR_RUN",
+        nargs="?",
+        help="a run's folder; with --task also a model's, or its name",
+    )
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the measures to a file (or folder)")
+    runs = parser.add_argument_group("a run's own held-out prompts")
+    runs.add_argument(
+        "--split",
+        choices=["validation", "test"],
+        help="which held-out prompts (default: test, which no run has looked at)",
+    )
+    runs.add_argument("--prompts", type=int, metavar="N", help="prompts (default: as many as the run's)")
+    runs.add_argument("--completions", type=int, metavar="K", help="completions of each (default: the run's)")
+    runs.add_argument(
+        "--base", action="store_true", default=None, help="measure the base model beside the tuned one"
+    )
+    published = parser.add_argument_group("published protocols")
+    published.add_argument("--task", help="countdown, sudoku, gsm8k or math500")
+    published.add_argument("--protocol", help="dtm, spg or d1: prompts, prefill and parser (default: dtm)")
+    published.add_argument(
+        "--length",
+        type=int,
+        nargs="+",
+        metavar="L",
+        help="tokens of a completion, e.g. 256 512 (default: 256)",
+    )
+    published.add_argument("--data-dir", type=Path, metavar="DIR", help="data sets (default: the run's)")
+    published.add_argument("--limit", type=int, metavar="N", help="the first N items (default: all)")
+    published.add_argument(
+        "--batch", type=int, metavar="N", help="rows together on a GPU (default: 8; on a CPU each is alone)"
+    )
+    published.add_argument(
+        "--device", choices=["auto", "cpu", "cuda"], help="default: cuda where there is one"
+    )
+    published.add_argument(
+        "--precision",
+        choices=["auto", "float32", "bfloat16"],
+        help="default: bfloat16 on a GPU, else float32",
+    )
+    published.add_argument(
+        "--nf4",
+        choices=["on", "off"],
+        help="base weights in four bits (default: as the run trained; else off)",
+    )
+    parser.add_argument(
+        "--explain", type=Path, nargs=2, metavar=("A.json", "B.json"), help="say why two results differ"
+    )
+    return parser
+
+
+def _held_out(options: argparse.Namespace) -> int:
+    from dataclasses import asdict, replace
+
+    from rich.console import Console
+
+    from dtm import api
+    from dtm.training import build
+    from dtm.training.display import measures_table
+    from dtm.training.folder import write_json
+
+    run = api.Run.open(options.model)
+    config = run.config
+    given = {name: getattr(options, name) for name in ("prompts", "completions")}
+    asked = {name: value for name, value in given.items() if value is not None}
+    setting = replace(config.evaluation, split=options.split or "test", **asked)
+    models = {"tuned": run.model}
+    if options.base:
+        models = {"base": build.load_base(config, build.build_task(config)), **models}
+    results = {name: api.measure(config, model, setting) for name, model in models.items()}
+    Console().print(measures_table(results))
+    if options.json is not None:
+        rows = {name: {**result.measures, "best": result.best} for name, result in results.items()}
+        write_json(options.json, {"run": str(run.path), **asdict(setting), **rows})
+    return 0
+
+
+def _published(options: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    from dtm.evaluation.protocol import Examination
+    from dtm.evaluation.results import FOLDER, write_outcomes
+    from dtm.evaluation.subject import Source, Subject
+
+    names = ("protocol", "limit", "batch")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    exams = [Examination(task=options.task, length=length, **given) for length in options.length or [256]]
+    source = Source.find(options.model)
+    if options.nf4 is not None:
+        source = replace(source, nf4=options.nf4 == "on")
+    data = options.data_dir or _data_of(source)
+    out: Path | None = options.json
+    if out is None and source.run is not None:
+        out = source.run.path / FOLDER
+    if out is not None and out.suffix == ".json":
+        require(len(exams) == 1, f"--json {out} is one file for {len(exams)} lengths: name a folder")
+    subject = Subject.load(source, options.device or "auto", options.precision or "auto")
+    outcomes = [_examine(subject, exam, data) for exam in exams]
+    print(f"{options.task}, protocol {exams[0].protocol}, {len(outcomes[0].rows)} items")
+    Console().print(_table(outcomes))
+    if out is not None:
+        for path in write_outcomes(outcomes, out):
+            print(f"result: {path}")
+    return 0
+
+
+def _data_of(source: Source) -> Path:
+    """The folder of the data sets that a run was trained with."""
+    named = None if source.run is None else getattr(source.run.read_config().task, "data_dir", None)
+    if named is None:
+        raise ConfigError(
+            "the benchmarks' data sets are not part of the package: name their folder with --data-dir"
+        )
+    return Path(named)
+
+
+def _examine(subject: Subject, exam: Examination, data: Path) -> Outcome:
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from dtm.evaluation.protocol import examine
+
+    # The bar goes to the standard error and only to a terminal: what is printed stays fit for a file.
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        job = bar.add_task(f"{exam.task}, {exam.length} tokens", total=None)
+        return examine(subject, exam, data, lambda rows, items: bar.update(job, advance=rows, total=items))
+
+
+def _table(outcomes: list[Outcome]) -> object:
+    from rich.table import Table
+
+    table = Table("tokens", *(str(outcome.asked.length) for outcome in outcomes))
+    for name in outcomes[0].measures:
+        values = (outcome.measures[name] for outcome in outcomes)
+        table.add_row(name, *(f"{value:.1f}" if name == "length" else f"{value:.1%}" for value in values))
+    return table

@@ -1,0 +1,71 @@
+"""Commands about what runs have left: judge generations, hand a model on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from dtm.cli.parse import make_parser
+from dtm.errors import ConfigError, DtmError
+
+
+def grade(arguments: list[str]) -> int:
+    """Judge generated answers under published or repaired rules."""
+    parser = make_parser(
+        "grade",
+        "Read the answers out of generated texts and judge them. Each row comes back as a line "
+        "of JSON with `extracted` and `correct`; the totals are printed on the standard error.",
+        "rows: JSON objects with question, ground_truth and generation, one a line\n"
+        "exit code: 0 if every row was graded, 1 if some could not be",
+    )
+    parser.add_argument("task", metavar="TASK", help="countdown, sudoku, gsm8k or math500")
+    parser.add_argument("file", metavar="FILE", help="JSON lines, .gz or not; - reads the standard input")
+    parser.add_argument(
+        "--rules",
+        default="fixed",
+        help="whose reading of an answer: d1, spg or dtm for the published ones, quirks included; fixed "
+        "(default) without their defects",
+    )
+    options = parser.parse_args(arguments)
+
+    import json
+
+    from dtm.evaluation.grade import Totals, grade_rows, open_lines
+
+    totals = Totals()
+    for graded in grade_rows(options.task, options.rules, open_lines(options.file), totals):
+        if isinstance(graded, DtmError):
+            print(f"dtm: {options.file}, {graded}", file=sys.stderr)
+        else:
+            print(json.dumps(graded))
+    if not totals.rows + totals.without_gold + totals.errors:
+        raise ConfigError(
+            f"{options.file} holds no rows of {options.task}. {' '.join(totals.describe()[1:])}"
+        )
+    for line in totals.describe():
+        print(f"{options.task}, rules {options.rules}: {line}", file=sys.stderr)
+    return 1 if totals.errors else 0
+
+
+def export(arguments: list[str]) -> int:
+    """Write a finished run's model as a folder for others, with a model card."""
+    parser = make_parser(
+        "export",
+        "Write the model of a finished run to a folder of its own: a PEFT adapter under the hub's module\n"
+        "names, or all weights as safetensors; with a README that says how it was made and what it reaches.",
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="a run's folder")
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the folder to write")
+    parser.add_argument(
+        "--merged",
+        action="store_true",
+        help="add the adapter into the base's full-precision weights, whatever precision it was trained in",
+    )
+    options = parser.parse_args(arguments)
+
+    from dtm.report.export import export_run
+    from dtm.training.folder import RunFolder
+
+    export_run(RunFolder.find(options.run), options.out, options.merged)
+    print(f"model: {options.out}")
+    return 0

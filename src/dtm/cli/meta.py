@@ -1,0 +1,40 @@
+"""Commands about the package itself: its recipes, and its mathematics."""
+
+from __future__ import annotations
+
+from dtm.cli.parse import first_line, make_parser
+from dtm.errors import ConfigError, nearest
+
+
+def recipes(arguments: list[str]) -> int:
+    """List the recipes, or show one as YAML."""
+    parser = make_parser("recipes", "List the recipes, or print one as YAML: a starting point for --config.")
+    parser.add_argument("action", nargs="?", choices=["show"], help="print a recipe")
+    parser.add_argument("name", nargs="?", help="its name")
+    options = parser.parse_args(arguments)
+
+    from dtm.recipes import RECIPES, recipe
+
+    if options.action is None:
+        for name, make in RECIPES.items():
+            print(f"{name:<14} {first_line(make.__doc__)}")
+        return 0
+    if options.name is None:
+        raise ConfigError(f"which recipe? dtm recipes show NAME. {nearest('', RECIPES)}")
+    from dtm.training.serialise import to_yaml
+
+    print(to_yaml(recipe(options.name)), end="")
+    return 0
+
+
+def verify(arguments: list[str]) -> int:
+    """Check the mathematics on exactly enumerable worlds."""
+    parser = make_parser("verify", "Check the method's claims on worlds small enough to enumerate exactly.")
+    parser.add_argument(
+        "claims", nargs="*", metavar="CLAIM", help="numbers or names of claims (default: all)"
+    )
+    options = parser.parse_args(arguments)
+
+    from dtm.claims.table import print_claims
+
+    return print_claims(options.claims or None)

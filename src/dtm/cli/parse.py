@@ -1,0 +1,64 @@
+"""What the commands share: the look of their help, and flags that change a configuration."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from dtm.errors import require
+
+if TYPE_CHECKING:
+    from dtm.training.config import RunConfig
+
+SYMBOLS = """\
+symbols
+  π_0, π_a       the base model, and the model tilted so far: what a token is at a masked position
+  r              the reward of a finished sequence
+  a, A, h        the tilt reached, the tilt to reach, and what one phase adds: ρ_a ∝ ρ_0 e^(a r)
+  w = e^(h r)    the weight of a rollout in a phase; ESS is the fraction of rollouts that weigh in
+  c              the control variate: how much of the target is the teacher's own prediction
+  available      nats between ρ_a and ρ_(a+h); absorbed is the fraction the student has gained of them
+"""
+
+ALIASES = {"--reward": "--reward.function", "--data": "--task.data", "--data-dir": "--task.data-dir"}
+"""Short spellings of fields that are often given."""
+
+
+def make_parser(
+    name: str, description: str, epilog: str = SYMBOLS, add_help: bool = True
+) -> argparse.ArgumentParser:
+    """A parser that explains itself and takes no abbreviated flags."""
+    return argparse.ArgumentParser(
+        prog=f"dtm {name}",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=add_help,
+        allow_abbrev=False,
+    )
+
+
+def refuse(options: argparse.Namespace, names: Iterable[str], rule: str) -> None:
+    """Options that mean nothing here are not passed over in silence; one that was not given is None."""
+    for name in names:
+        require(getattr(options, name) is None, f"--{name.replace('_', '-')} {rule}")
+
+
+def with_flags(config: RunConfig, flags: Sequence[str], prog: str) -> RunConfig:
+    """The configuration with fields changed as the flags say."""
+    import tyro
+
+    from dtm.training.config import RunConfig
+
+    for short, long in ALIASES.items():
+        flags = [re.sub(rf"^{short}(?==|$)", long, flag) for flag in flags]
+    # A section that can be of several kinds is of the recipe's: its fields are flags like any other.
+    markers = (tyro.conf.AvoidSubcommands,)
+    return tyro.cli(RunConfig, args=flags, default=config, prog=prog, config=markers)
+
+
+def first_line(text: str | None) -> str:
+    """What a docstring says in short."""
+    return (text or "").strip().splitlines()[0]

@@ -1,0 +1,183 @@
+"""Commands that start runs: train, pretrain, sweep."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from dtm.cli.parse import SYMBOLS, first_line, make_parser, with_flags
+from dtm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dtm.api import Run
+    from dtm.training.config import RunConfig
+
+
+def train(arguments: list[str]) -> int:
+    """Tilt a recipe's base model towards a reward."""
+    options, config = _parse_run("train", first_line(train.__doc__), arguments)
+    if options.dry_run:
+        return _dry_run(config, "train")
+
+    from dtm import api
+    from dtm.training.display import Display, summary_table
+
+    _foretell(config, "train", options.resume)
+    with Display(config) as display:
+        run = api.train(config, out=options.out, resume=options.resume, callbacks=[display])
+    if not run.is_finished:
+        return _stopped(run, "train")
+    display.console.print(summary_table(run.summary))
+    figures = ", ".join(str(path) for path in sorted(run.folder.figures.glob("*.png")))
+    print(f"run:     {run.path}\nmodel:   {run.folder.model}\nfigures: {figures}")
+    return 0
+
+
+def pretrain(arguments: list[str]) -> int:
+    """Train a recipe's base model from scratch."""
+    options, config = _parse_run("pretrain", first_line(pretrain.__doc__), arguments)
+    if options.dry_run:
+        return _dry_run(config, "pretrain")
+
+    from dtm import api
+    from dtm.training.display import PretrainDisplay
+
+    _foretell(config, "pretrain", options.resume)
+    with PretrainDisplay() as display:
+        run = api.pretrain(config, out=options.out, resume=options.resume, callbacks=[display])
+    if not run.is_finished:
+        return _stopped(run, "pretrain")
+    measures = "  ".join(f"{name} {value:.3f}" for name, value in run.summary.items() if value is not None)
+    print(f"{measures}\nmodel: {run.folder.model}")
+    print(f"Tilt it with: dtm train {config.recipe} --model.base {run.folder.model}")
+    return 0
+
+
+def _foretell(config: RunConfig, command: Literal["train", "pretrain"], resume: bool) -> None:
+    """Without a GPU, say how long it will take before it starts."""
+    from dtm.training import build
+    from dtm.training.plan import forecast
+
+    if command == "train":
+        build.base_folder(config)  # what is missing is said at once
+    if build.build_device(config).type == "cpu" and not resume:
+        print(
+            f"on the CPU: {forecast(config, command)}. Ctrl-C stops and saves, --resume continues.",
+            flush=True,
+        )
+
+
+def _stopped(run: Run, command: str) -> int:
+    print(f"stopped and saved. Continue with: dtm {command} {run.config.recipe} --resume --out {run.path}")
+    return 0
+
+
+def _parse_run(command: str, description: str, arguments: list[str]) -> tuple[argparse.Namespace, RunConfig]:
+    """The options of the command itself, and the recipe with file and flags applied in that order."""
+    from dtm.recipes import RECIPES, recipe
+
+    recipes = "\n".join(f"  {name:<12} {first_line(make.__doc__)}" for name, make in RECIPES.items())
+    parser = make_parser(
+        command,
+        description,
+        f"recipes\n{recipes}\n\n`dtm {command} RECIPE --help` lists every field.\n\n{SYMBOLS}",
+        add_help=not arguments or arguments[0].startswith("-"),
+    )
+    parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with fields to change")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the run's folder (default: a new one under runs/)"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="continue the run in --out, or the recipe's latest"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved plan and stop")
+    options, flags = parser.parse_known_args(arguments)
+    config = _started(options, command) if options.resume else recipe(options.recipe)
+    if options.config is not None:
+        from dtm.training.serialise import load_yaml
+
+        config = load_yaml(options.config, config)
+    if "-h" in flags or "--help" in flags:
+        print(parser.format_usage().rstrip(), "[--any.field VALUE ...]\n")
+    return options, with_flags(config, flags, f"dtm {command} {options.recipe}")
+
+
+def _started(options: argparse.Namespace, command: str) -> RunConfig:
+    """The configuration of the run that is to be continued."""
+    from dtm.training.folder import RunFolder
+
+    out = options.out
+    folder = RunFolder.latest(options.recipe, command) if out is None else RunFolder.find(out)
+    return folder.read_config()
+
+
+def _dry_run(config: RunConfig, command: str) -> int:
+    from dtm.training.plan import pretraining_plan, training_plan
+    from dtm.training.serialise import to_yaml
+
+    print(to_yaml(config))
+    plan = training_plan(config) if command == "train" else pretraining_plan(config)
+    for name, value in plan.items():
+        print(f"{name + ':':<22} {value}")
+    return 0
+
+
+def sweep(arguments: list[str]) -> int:
+    """Train a recipe in several settings and with several seeds."""
+    parser = make_parser(
+        "sweep", "Train a recipe in several settings and with several seeds, some side by side."
+    )
+    parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name; further flags change its fields")
+    parser.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="FIELD=V1,V2",
+        help="values of a field, e.g. tilt.step=2.5,7.5; give it again for a grid",
+    )
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 0 … N − 1 (default: 3)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="J", help="runs side by side (default: 1)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder of the runs (default: runs/RECIPE-sweep)"
+    )
+    options, flags = parser.parse_known_args(arguments)
+    if options.seeds < 1:
+        raise ConfigError(f"--seeds must be at least 1, got {options.seeds}")
+
+    from dtm.recipes import recipe
+
+    settings = {
+        name: with_flags(recipe(options.recipe), [*flags, *varied], f"dtm sweep {options.recipe}")
+        for name, varied in _grid(options.vary).items()
+    }
+
+    from rich.console import Console
+
+    from dtm.sweep import over_seeds, run_all, sweep_table
+    from dtm.training.folder import RUNS
+
+    out = options.out or RUNS / f"{options.recipe}-sweep"
+    runs = run_all(over_seeds(settings, range(options.seeds)), out, options.jobs)
+    Console().print(sweep_table(settings, range(options.seeds), runs))
+    print(f"runs: {out}")
+    return 0
+
+
+def _grid(varied: Sequence[str]) -> dict[str, list[str]]:
+    """Flags of every combination of the values, under a name made of them."""
+    choices: list[list[tuple[str, list[str]]]] = []
+    for text in varied:
+        field, equals, values = text.partition("=")
+        if not (field and equals and values):
+            raise ConfigError(f"--vary {text}: write FIELD=V1,V2, for example tilt.step=2.5,7.5")
+        choices.append([(f"{field}={value}", [f"--{field}", value]) for value in values.split(",")])
+    return {
+        " ".join(name for name, _ in combination) or "recipe": [
+            flag for _, pair in combination for flag in pair
+        ]
+        for combination in itertools.product(*choices)
+    }

@@ -1,0 +1,127 @@
+"""Everything that decides a score, so that two scores that differ can be told apart by more than a guess.
+
+Long things are kept as hashes, short ones as they are. Order does not decide a score, so lists are hashed
+sorted. `dtm.evaluation.explain` compares two fingerprints in words.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from dtm.decoding import ORDERS, Decoder
+from dtm.evaluation.subject import Source, Subject
+from dtm.models.export import WEIGHTS as ADAPTER_WEIGHTS
+from dtm.models.weights import weight_files
+from dtm.tasks import answers, arithmetic
+from dtm.tasks.language import Row
+from dtm.tasks.protocols import Protocol
+from dtm.tasks.sudoku import grids
+from dtm.training.folder import environment, version
+
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "peft", "bitsandbytes")
+
+
+def fingerprint(
+    subject: Subject,
+    task: str,
+    protocol: Protocol,
+    items: Sequence[Row],
+    prompts: Sequence[Sequence[int]],
+    decoder: Decoder,
+    length: int,
+    together: int,
+) -> dict[str, dict[str, Any]]:
+    """Group by group; the names of the groups and fields are those that `explain` has words for."""
+    facts = [[item.columns["question"], item.columns["ground_truth"]] for item in items]
+    texts = [[item.prompt, item.prefill] for item in items]
+    machine = environment()
+    return {
+        "items": {"task": task, "count": len(items), "contents": digest(facts)},
+        "prompts": {"protocol": protocol, "texts": digest(texts), "tokens": digest(list(prompts))},
+        "answers": {"rules": protocol, "version": rules_version()},
+        "decoding": {
+            "length": length,
+            "block": decoder.block,
+            "tokens_per_step": decoder.tokens_per_step,
+            "order": next(name for name, order in ORDERS.items() if isinstance(decoder.order, order)),
+            "temperature": decoder.temperature,
+        },
+        "model": model_identity(subject.source),
+        "numerics": {
+            "precision": subject.precision,
+            "nf4": subject.source.nf4,
+            "attention": attention_kernels(subject.device),
+            "rows_together": together,
+        },
+        "packages": {
+            "dtm": machine["dtm"],
+            "commit": machine["commit"],
+            "python": machine["python"],
+            **{name: version(name) for name in PACKAGES},
+        },
+        "hardware": {name: machine[name] for name in ("platform", "processor", "threads", "gpu")}
+        | {"device": subject.device.type},
+        "names": {"model": subject.source.name, "base": subject.source.base},
+    }
+
+
+def digest(values: Sequence[Any]) -> str:
+    """A hash of JSON values that does not depend on their order."""
+    lines = sorted(json.dumps(value, sort_keys=True, ensure_ascii=False) for value in values)
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def rules_version() -> str:
+    """A hash of the code that reads answers: comments and layout leave it as it is, rules do not."""
+    files = [
+        *Path(str(answers.__file__)).parent.glob("*.py"),
+        Path(arithmetic.__file__),
+        Path(grids.__file__),
+    ]
+    return digest([[path.name, ast.dump(ast.parse(path.read_text(encoding="utf-8")))] for path in files])
+
+
+def model_identity(source: Source) -> dict[str, str | None]:
+    """Configuration, layout and first rows of the weights, and the whole adapter.
+
+    Sixteen gigabytes are not hashed for every score: the first row of each tensor tells tuned weights from
+    those they came from.
+    """
+    layout: list[Any] = []
+    values: list[Any] = []
+    files = weight_files(source.weights)
+    for path in sorted(set(files.values())):
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118, not a dictionary
+                part = file.get_slice(name)
+                layout.append([name, part.get_shape(), part.get_dtype()])
+                first = part[:1].contiguous().view(torch.uint8).numpy().tobytes()
+                values.append([name, hashlib.sha256(first).hexdigest()])
+    config = (source.weights / "config.json").read_bytes()
+    return {
+        "config": hashlib.sha256(config).hexdigest()[:16],
+        "layout": digest(layout),
+        "values": digest(values),
+        "adapter": None if source.adapter is None else _adapter_digest(source.adapter),
+    }
+
+
+def _adapter_digest(folder: Path) -> str:
+    return hashlib.sha256((folder / ADAPTER_WEIGHTS).read_bytes()).hexdigest()[:16]
+
+
+def attention_kernels(device: torch.device) -> str:
+    """Which kernels torch may choose from; the choice itself is made by shape."""
+    if device.type != "cuda":
+        return f"{device.type}: scaled_dot_product_attention"
+    kernels = ("flash", "mem_efficient", "cudnn", "math")
+    enabled = [name for name in kernels if getattr(torch.backends.cuda, f"{name}_sdp_enabled")()]
+    return f"cuda: scaled_dot_product_attention, one of {', '.join(enabled)}"

@@ -1,0 +1,16 @@
+"""How long completions are: tokens before the end token, as the published tables count them."""
+
+from __future__ import annotations
+
+from jaxtyping import Int
+from torch import Tensor
+
+
+def effective_lengths(completions: Int[Tensor, "N C"], eos_id: int) -> Int[Tensor, " N"]:
+    """Tokens of each completion before its first end token; all of them where there is none.
+
+    >>> import torch
+    >>> effective_lengths(torch.tensor([[7, 8, 1, 7], [7, 8, 9, 7], [1, 1, 1, 1]]), eos_id=1).tolist()
+    [2, 4, 0]
+    """
+    return (completions == eos_id).cumsum(1).eq(0).sum(1)

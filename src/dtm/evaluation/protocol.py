@@ -1,0 +1,112 @@
+"""The published evaluations of Countdown, Sudoku, GSM8K and MATH500, item by item.
+
+A protocol is the prompts, what the answer is made to begin with, the decoding and the reading of answers;
+each is its authors', and docs/evaluation.md lists what is theirs and what is mended. All of them decode
+blocks of 32 at two tokens a step, the surest first, at temperature 0, and count every test item once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from dtm.decoding import Decoder, SampledConfidence
+from dtm.errors import nearest, require
+from dtm.evaluation.complete import Done, complete
+from dtm.evaluation.fingerprint import fingerprint
+from dtm.evaluation.grade import verdict_fields
+from dtm.evaluation.length import effective_lengths
+from dtm.evaluation.subject import Subject
+from dtm.tasks.language import BENCHMARKS, benchmark_rows
+from dtm.tasks.language.scores import scores
+from dtm.tasks.protocols import Protocol
+
+BLOCK, TOKENS_PER_STEP = 32, 2
+PROTOCOLS: tuple[str, ...] = get_args(Protocol)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Examination:
+    """Which published number is to be measured."""
+
+    task: str
+    """countdown, sudoku, gsm8k or math500."""
+    protocol: str = "dtm"
+    """Whose prompts, prefill and parser: dtm, spg or d1."""
+    length: int = 256
+    """L, the tokens of a completion."""
+    limit: int | None = None
+    """The first so many items of the test set; None: all of them."""
+    batch: int = 8
+    """Rows decoded together on a GPU. On a CPU each is decoded alone, which costs nothing there and makes
+    its numbers independent of the others."""
+
+    def __post_init__(self) -> None:
+        require(self.task in BENCHMARKS, f"no task {self.task!r}. {nearest(self.task, BENCHMARKS)}")
+        require(
+            self.protocol in PROTOCOLS, f"no protocol {self.protocol!r}. {nearest(self.protocol, PROTOCOLS)}"
+        )
+        require(
+            self.length >= BLOCK and self.length % BLOCK == 0,
+            f"--length must be a multiple of the protocols' block of {BLOCK} tokens, got {self.length}",
+        )
+        require(self.limit is None or self.limit >= 1, f"--limit must be at least 1, got {self.limit}")
+        require(self.batch >= 1, f"--batch must be at least 1, got {self.batch}")
+
+    @property
+    def decoder(self) -> Decoder:
+        """Low-confidence remasking in blocks, half as many steps as tokens."""
+        return Decoder(
+            order=SampledConfidence(), block=BLOCK, tokens_per_step=TOKENS_PER_STEP, temperature=0.0
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an examination came to, and everything that decided it."""
+
+    asked: Examination
+    measures: dict[str, float]
+    rows: list[dict[str, Any]]
+    """One for each item, in the order of the file, as `dtm grade` reads them."""
+    fingerprint: Mapping[str, Mapping[str, Any]]
+    seconds: float
+
+
+def examine(
+    subject: Subject, asked: Examination, data: Path, done: Done = lambda rows, items: None
+) -> Outcome:
+    """Put every item of the test set to the model once, and judge what it writes."""
+    begin = time.perf_counter()
+    benchmark = BENCHMARKS[asked.task]
+    protocol = cast(Protocol, asked.protocol)
+    items = benchmark_rows(benchmark, benchmark.test(data)[: asked.limit], protocol, "evaluation")
+    prompts = [subject.chat.ask(item.prompt, item.prefill) for item in items]
+    together = 1 if subject.device.type == "cpu" else asked.batch
+    with subject.autocast():
+        written = complete(
+            subject.model, prompts, asked.length, asked.decoder, together, subject.device, done
+        )
+    generations = [subject.chat.read(ids, special=True) for ids in written.tolist()]
+    lengths = effective_lengths(written, subject.model.eos_id).tolist()
+    columns = {name: [item.columns[name] for item in items] for name in items[0].columns}
+    questions, truths = columns["question"], columns["ground_truth"]
+    verdicts = [
+        benchmark.grade(question, truth, text, protocol)
+        for question, truth, text in zip(questions, truths, generations, strict=True)
+    ]
+    rows = [
+        {"question": question, "ground_truth": truth, "generation": text, "length": length}
+        | verdict_fields(verdict)
+        for question, truth, text, length, verdict in zip(
+            questions, truths, generations, lengths, verdicts, strict=True
+        )
+    ]
+    measures = scores(asked.task, verdicts, columns) | {"length": sum(lengths) / len(lengths)}
+    deciding = fingerprint(
+        subject, asked.task, protocol, items, prompts, asked.decoder, asked.length, together
+    )
+    return Outcome(asked, measures, rows, deciding, time.perf_counter() - begin)

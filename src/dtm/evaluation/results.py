@@ -1,0 +1,71 @@
+"""Results on disk: a JSON with the score and its fingerprint, and beside it the items as JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dtm.errors import DataError, require
+from dtm.training.folder import write_json, write_text
+
+if TYPE_CHECKING:  # comparing results needs no torch
+    from dtm.evaluation.protocol import Outcome
+
+FOLDER = "evaluations"
+"""Where results of a run lie in its folder, and where a model card finds them."""
+
+
+def write_outcomes(outcomes: Sequence[Outcome], out: Path) -> list[Path]:
+    """One pair of files for each outcome; ``out`` is a folder, or for a single outcome a .json file."""
+    if out.suffix == ".json":
+        require(len(outcomes) == 1, f"--json {out} is one file for {len(outcomes)} lengths: name a folder")
+        return [_write(outcomes[0], out)]
+    return [_write(outcome, out / f"{_name(outcome)}.json") for outcome in outcomes]
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """A result as it was written; what is none is named."""
+    require(path.is_file(), f"no file {path}", DataError)
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as problem:
+        raise DataError(f"{path} is not JSON: {problem}") from None
+    is_result = isinstance(result, dict) and {"measures", "fingerprint", "rows"} <= result.keys()
+    require(is_result, f"{path} is no result of `dtm eval --task … --json`", DataError)
+    found: dict[str, Any] = result
+    return found
+
+
+def read_rows(path: Path, result: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """The items behind a result, if they still lie beside it."""
+    rows = path.with_name(str(result["rows"]))
+    if not rows.is_file():
+        return None
+    return [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
+
+
+def _name(outcome: Outcome) -> str:
+    asked = outcome.asked
+    part = "" if asked.limit is None else f"-first{asked.limit}"
+    return f"{asked.task}-{asked.protocol}-{asked.length}{part}"
+
+
+def _write(outcome: Outcome, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = path.with_suffix(".jsonl")
+    asked = outcome.asked
+    write_text(rows, "".join(json.dumps({"task": asked.task, **row}) + "\n" for row in outcome.rows))
+    result = {
+        "task": asked.task,
+        "protocol": asked.protocol,
+        "length": asked.length,
+        "items": len(outcome.rows),
+        "measures": outcome.measures,
+        "minutes": round(outcome.seconds / 60, 2),
+        "rows": rows.name,
+        "fingerprint": outcome.fingerprint,
+    }
+    write_json(path, result)
+    return path

@@ -1,0 +1,114 @@
+"""What is evaluated, sampled or exported: a model by name or folder, an adapter, or a finished run.
+
+Where the parts lie is found first, cheaply; weights are read when they are needed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from dtm.errors import CheckpointError, require
+from dtm.models.export import CONFIG as ADAPTER
+from dtm.models.export import load_adapter
+from dtm.models.hub import find_folder
+from dtm.models.storage import load_model
+from dtm.models.transformer import Transformer
+from dtm.tasks.language import Chat
+from dtm.training import build
+from dtm.training.config import LanguageConfig, RunConfig
+from dtm.training.folder import RunFolder
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the parts of a model lie."""
+
+    name: str
+    """As the user gave it."""
+    base: str
+    """Name or folder of the model, or of the one below the adapter."""
+    weights: Path
+    """Folder with ``config.json`` and safetensors: the base's where there is an adapter."""
+    adapter: Path | None
+    """A PEFT folder."""
+    tokenizer: Path
+    """Folder with the tokenizer, if the model has one."""
+    nf4: bool
+    """Whether the weights are to be used in four bits, as the run trained above them."""
+    run: RunFolder | None
+    """The run that made it."""
+
+    @classmethod
+    def find(cls, name: str) -> Source:
+        """A run's folder, an adapter's folder, a model's folder, or a hub name."""
+        path = Path(name)
+        if (path / "config.yaml").is_file():
+            return cls._of_run(name, RunFolder(path))
+        if (path / ADAPTER).is_file():
+            return cls._of_adapter(name, path, _base_of(path), nf4=False, run=None)
+        folder = find_folder(name)
+        return cls(name, name, folder, None, folder, nf4=False, run=None)
+
+    @classmethod
+    def _of_run(cls, name: str, run: RunFolder) -> Source:
+        folder, config = run.finished(run.model), run.read_config()
+        base = config.model.base
+        if (folder / ADAPTER).is_file():
+            return cls._of_adapter(name, folder, base or _base_of(folder), config.model.nf4, run)
+        # A run that trained all weights has the tokenizer of its base.
+        tokenizer = build.base_folder(config) if isinstance(config.task, LanguageConfig) else folder
+        return cls(name, str(folder), folder, None, tokenizer, nf4=False, run=run)
+
+    @classmethod
+    def _of_adapter(cls, name: str, adapter: Path, base: str, nf4: bool, run: RunFolder | None) -> Source:
+        below = find_folder(base)
+        return cls(name, base, below, adapter, below, nf4, run)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model that is loaded, with its tokenizer."""
+
+    source: Source
+    model: Transformer
+    chat: Chat
+    device: torch.device
+    precision: Literal["float32", "bfloat16"]
+
+    @classmethod
+    def load(cls, source: Source, device: str = "auto", precision: Precision = "auto") -> Subject:
+        """The model on a device; auto: a GPU in bfloat16 where there is one, else the CPU in float32."""
+        chat = Chat.load(source.tokenizer)  # what is missing is said before gigabytes are read
+        wanted = RunConfig(device=device, precision=precision)
+        place = build.build_device(wanted)
+        arithmetic = build.precision(wanted, place)
+        model = load_model(source.weights, dtype=getattr(torch, arithmetic), device=place, nf4=source.nf4)
+        require(
+            len(chat) <= model.vocab_size,
+            f"the tokenizer in {source.tokenizer} has {len(chat)} tokens, the model {model.vocab_size}: "
+            "they do not belong together",
+        )
+        if source.adapter is not None:
+            model = load_adapter(source.adapter, model)[0].to(place)
+        return cls(source, model.eval(), chat, place, arithmetic)
+
+    def autocast(self) -> torch.autocast:
+        """The context in which the model computes: one precision, said once, for base and adapter."""
+        half = self.precision == "bfloat16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
+
+
+def _base_of(adapter: Path) -> str:
+    try:
+        base = json.loads((adapter / ADAPTER).read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError) as problem:
+        raise CheckpointError(f"no usable adapter in {adapter}: {problem}") from None
+    require(isinstance(base, str), f"{adapter / ADAPTER} does not name its base", CheckpointError)
+    return str(base)

@@ -1,0 +1,111 @@
+"""A README for a model's folder: what it is, how it was made, what it reaches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from dtm.training.config import LanguageConfig, MazeConfig, RunConfig
+
+Form = Literal["adapter", "merged", "weights"]
+"""What the folder holds."""
+USES = {
+    "adapter": "The folder is a PEFT adapter with the module names of its base: peft loads it over that "
+    "model, and so do `dtm eval` and `dtm sample`.",
+    "merged": "The adapter is merged into the base's weights; load the folder with `dtm.load_model(folder)`.",
+    "weights": "Load it with `dtm.load_model(folder)`.",
+}
+
+
+def model_card(
+    config: RunConfig,
+    summary: Mapping[str, Any],
+    form: Form = "weights",
+    results: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """The card of a run's model; ``results`` are those of published protocols (`dtm eval --task`)."""
+    sections = [
+        _front_matter(config, form),
+        f"# {config.recipe}, {'tuned by Discrete Tilt Matching' if 'tuned' in summary else 'pretrained'}",
+        "\n".join(f"- {line}" for line in _facts(config, summary)),
+        _held_out(summary),
+        _published(results),
+        f"{USES[form]} `config.yaml` of the run has every setting.",
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _front_matter(config: RunConfig, form: Form) -> str:
+    """What the hub reads; a base that lies in a folder is nobody else's."""
+    base = str(config.model.base)
+    named = (
+        [f"base_model: {base}"] if re.fullmatch(r"[\w.-]+/[\w.-]+", base) and not Path(base).exists() else []
+    )
+    library = ["library_name: peft"] if form == "adapter" else []
+    return "\n".join(["---", *named, *library, "tags: [discrete-tilt-matching, masked-diffusion]", "---"])
+
+
+def _facts(config: RunConfig, summary: Mapping[str, Any]) -> list[str]:
+    data = f"data: {_data(config)}"
+    made = f"seed {config.seed}, commit {summary.get('commit')}"
+    if "tuned" not in summary:
+        steps = config.pretrain.steps
+        return ["base: none, trained from scratch", f"objective: evidence bound, {steps} steps", data, made]
+    guard = "on" if config.objective.guard else "off"
+    lines = [
+        f"base: `{config.model.base}`{' in NF4' if config.model.nf4 else ''}",
+        f"objective: c-DTM, control variate `{config.objective.control_variate}`, ratio guard {guard}",
+        f"tilt: a = {summary['tilt']:g} in {summary['steps']} steps; {summary['finished']}",
+        f"reward: {config.reward.function or _own_reward(config)}",
+        data,
+        made,
+    ]
+    if config.adapter.rank is not None:
+        adapter = config.adapter
+        lines.insert(1, f"adapter: LoRA, rank {adapter.rank}, α {adapter.alpha:g}, targets {adapter.targets}")
+    return lines
+
+
+def _own_reward(config: RunConfig) -> str:
+    task = config.task
+    variant = f" ({task.reward})" if isinstance(task, LanguageConfig) else ""
+    return f"the task's own{variant}"
+
+
+def _data(config: RunConfig) -> str:
+    task = config.task
+    if isinstance(task, MazeConfig):
+        return f"paths through a generated {task.size}×{task.size} maze, seed {task.seed}"
+    if not isinstance(task, LanguageConfig):
+        return f"{task.kind}, generated{'' if task.data_dir is None else '; published test items'}"
+    if task.kind == "custom":
+        return f"own rows, {Path(str(task.data)).name}"
+    return f"{task.kind}, {task.protocol} prompts, completions of {task.completion_length} tokens"
+
+
+def _held_out(summary: Mapping[str, Any]) -> str:
+    if "tuned" not in summary:
+        rows = [f"| {name} | {value:.3f} |" for name, value in summary.items() if isinstance(value, float)]
+        return "\n".join(["| held-out measure | |", "|---|---|", *rows])
+    rows = [
+        f"| {name} | {value:.3f} | {summary['tuned'][name]:.3f} |" for name, value in summary["base"].items()
+    ]
+    return "\n".join(["| held-out measure | base | tuned |", "|---|---|---|", *rows])
+
+
+def _published(results: Sequence[Mapping[str, Any]]) -> str:
+    if not results:
+        return ""
+    head = ["| task | protocol | tokens | items | measures |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *map(_result, results)])
+
+
+def _result(result: Mapping[str, Any]) -> str:
+    named = (
+        f"{name} {value:.1f}" if name == "length" else f"{name} {value:.1%}"
+        for name, value in result["measures"].items()
+    )
+    facts = (result["task"], result["protocol"], result["length"], result["items"], ", ".join(named))
+    return f"| {' | '.join(map(str, facts))} |"

@@ -1,0 +1,61 @@
+"""A run's model as a folder for others: an adapter, merged weights, or all weights, each with its card."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from dtm.errors import CheckpointError, require
+from dtm.evaluation.results import FOLDER, read_result
+from dtm.evaluation.subject import Source
+from dtm.models.export import CONFIG as ADAPTER
+from dtm.models.export import WEIGHTS, merge_adapter, read_adapter
+from dtm.models.families import read_shape
+from dtm.report.card import Form, model_card
+from dtm.training.folder import RunFolder, write_text
+
+TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template*", "added_tokens.json", "vocab.json")
+"""Files of a base that a model with all its weights needs too."""
+
+
+def export_run(run: RunFolder, out: Path, merged: bool = False) -> None:
+    """Write a finished run's model to ``out``; ``merged`` adds an adapter into its base's own weights."""
+    model, summary = run.finished(run.model), json.loads(run.finished(run.summary).read_text("utf-8"))
+    has_adapter = (model / ADAPTER).is_file()
+    require(
+        not out.exists() or (out.is_dir() and not any(out.iterdir())),
+        f"{out} is not empty: choose another folder with --out",
+        CheckpointError,
+    )
+    require(
+        has_adapter or not merged,
+        f"{run.path} trained all weights and has no adapter to merge; leave --merged out",
+    )
+    form: Form = "weights" if not has_adapter else "merged" if merged else "adapter"
+    out.mkdir(parents=True, exist_ok=True)
+    if form == "merged":
+        base = Source.find(str(run.path)).weights
+        weights, lora = read_adapter(model, read_shape(base)[1])
+        merge_adapter(weights, lora, out, base)
+    elif form == "adapter":
+        _copy((model / ADAPTER, model / WEIGHTS), out)
+    else:
+        tokenizer = Source.find(str(run.path)).tokenizer
+        _copy((path for path in model.iterdir() if path.suffix in (".json", ".safetensors")), out)
+        _copy((path for pattern in TOKENIZER for path in tokenizer.glob(pattern)), out)
+    made_by = json.loads((run.path / "environment.json").read_text("utf-8"))["commit"]
+    card = model_card(run.read_config(), {"commit": made_by, **summary}, form, _results(run))
+    write_text(out / "README.md", card)
+
+
+def _copy(files: Iterable[Path], out: Path) -> None:
+    for path in files:
+        shutil.copyfile(path, out / path.name)
+
+
+def _results(run: RunFolder) -> list[dict[str, Any]]:
+    """What `dtm eval --task` has measured of this run."""
+    return [read_result(path) for path in sorted((run.path / FOLDER).glob("*.json"))]

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+import dtm
 from dtm.cli import main
+from dtm.cli.run import _grid
 from dtm.errors import CheckpointError, DtmError
 from dtm.sweep import over_seeds, run_all, spread, sweep_table
 
@@ -24,7 +26,7 @@ def test_a_spread_is_mean_lowest_and_highest():
 def test_a_failing_run_stops_no_other_and_finished_ones_are_kept(tiny, tmp_path):
     broken = replace(tiny, reward=replace(tiny.reward, function="no_such_module:reward"))
     configs, said = {"good": tiny, "bad": broken}, []
-    with pytest.raises(DtmError, match="1 runs did not finish") as problem:
+    with pytest.raises(DtmError, match="1 of 2 runs did not finish") as problem:
         run_all(configs, tmp_path, jobs=2, say=said.append)
     assert "bad.log" in str(problem.value)
     assert "no_such_module" in (tmp_path / "bad.log").read_text()
@@ -62,6 +64,26 @@ def test_the_table_has_a_row_for_each_setting(finished):
     table = sweep_table(["x"], [0, 1], {"x-0": finished, "x-1": finished})
     assert table.row_count == 1
     assert [str(column.header) for column in table.columns][:2] == ["held out", "reward"]
+
+
+def test_a_folder_that_holds_no_run_is_left_alone(tiny, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep me")
+    with pytest.raises(CheckpointError, match="exists and holds no run"):
+        run_all({"mine": tiny}, tmp_path)
+    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep me"
+
+
+def test_booleans_and_texts_can_be_varied():
+    grid = _grid(dtm.recipe("maze-small"), ["objective.guard=true,false", "objective.control-variate=one"])
+    assert [config.objective.guard for config in grid.values()] == [True, False]
+    assert {config.objective.control_variate for config in grid.values()} == {"one"}
+
+
+@pytest.mark.parametrize("flags", [["--seed", "5"], ["--vary", "seed=3,4"]])
+def test_seeds_are_asked_for_in_one_way_alone(flags, capsys):
+    assert main(["sweep", "maze-small", *flags]) == 2
+    assert "--seeds N" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["tilt.step", "=1,2", "tilt.step="])

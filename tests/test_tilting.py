@@ -148,3 +148,4 @@ def test_effective_tilt_is_infinite_past_the_best_rollouts():
     reward, group = torch.tensor([0.1, 0.5, 0.2, 0.3]), torch.tensor([0, 0, 1, 1])
     assert tilting.effective_tilt(reward, group, 0.41) == math.inf
     assert tilting.effective_tilt(reward, group, 0.39) < 1e4
+    assert tilting.effective_tilt(reward, group, 0.14) == -math.inf

@@ -1,6 +1,6 @@
 """Randomness: one independent `torch.Generator` for every (seed, purpose, step, rank).
 
-No draw in this package touches a global generator. A longer rollout therefore never shifts the
+No draw in this package depends on a global generator. A longer rollout therefore never shifts the
 masks, ranks never share noise, and a resumed run needs no stored generator state: it asks for
 the stream of the step it continues from.
 """
@@ -8,6 +8,8 @@ the stream of the step it continues from.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -18,3 +20,17 @@ def stream(
     """The generator for one purpose at one step, e.g. ``stream(0, "masks", step=12)``."""
     digest = hashlib.blake2b(f"{seed}/{purpose}/{step}/{rank}".encode(), digest_size=7).digest()
     return torch.Generator(device).manual_seed(int.from_bytes(digest, "big"))
+
+
+@contextmanager
+def seeded(
+    seed: int, purpose: str, step: int = 0, rank: int = 0, device: torch.device | str = "cpu"
+) -> Iterator[None]:
+    """Within it torch's own generators follow one stream, and afterwards they are as before.
+
+    For code that takes no generator, which is dropout alone.
+    """
+    cuda = [device] if torch.device(device).type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
+        torch.manual_seed(stream(seed, purpose, step, rank).initial_seed())
+        yield

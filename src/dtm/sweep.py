@@ -19,9 +19,12 @@ from rich.table import Table
 
 from dtm.api import Run
 from dtm.errors import CheckpointError, DtmError, require
+from dtm.recipes import RECIPES
+from dtm.training.build import with_base
 from dtm.training.checkpoint import has_checkpoint
 from dtm.training.config import RunConfig
 from dtm.training.folder import RunFolder, write_text
+from dtm.training.interrupts import Interrupted, Interrupts
 from dtm.training.serialise import differences, to_yaml
 
 Say = Callable[[str], None]
@@ -47,32 +50,45 @@ def run_all(configs: Mapping[str, RunConfig], out: Path, jobs: int = 1, say: Say
     A run that fails does not stop the others; at the end the failures are named with their logs.
     """
     require(jobs >= 1, f"jobs must be at least 1, got {jobs}")
-    waiting = [_Job(name, config, out / name) for name, config in configs.items()]
+    # All runs start from one base, also if another pretraining ends while they go.
+    waiting = [_Job(name, with_base(config), out / name) for name, config in configs.items()]
     for job in waiting:
         job.check()
     waiting = [job for job in waiting if not job.is_finished]
     total, failed = len(waiting), []
     running: list[_Job] = []
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                running.append(waiting.pop(0).start())
-            time.sleep(POLL)
-            for job in [job for job in running if job.has_ended]:
-                running.remove(job)
-                left = len(waiting) + len(running)
-                say(f"[{total - left}/{total}] {job.name}: {job.verdict()}")
-                if not job.is_finished:
-                    failed.append(job)
-    finally:  # on Ctrl-C each run saves itself
-        for job in running:
-            job.stop()
+    with Interrupts() as interrupts:
+        try:
+            while waiting or running:
+                interrupts.check()
+                while waiting and len(running) < jobs:
+                    running.append(waiting.pop(0).start())
+                time.sleep(POLL)
+                for job in [job for job in running if job.has_ended]:
+                    running.remove(job)
+                    left = len(waiting) + len(running)
+                    say(f"[{total - left}/{total}] {job.name}: {job.verdict()}")
+                    if not job.is_finished:
+                        failed.append(job)
+        except Interrupted:
+            raise DtmError("stopped; every run has saved itself, and the same command goes on") from None
+        finally:
+            _stop(running)
     if failed:
         listed = "\n  ".join(f"{job.name}: {job.log}" for job in failed)
         raise DtmError(
-            f"{len(failed)} runs did not finish; their logs:\n  {listed}\nThe same command retries."
+            f"{len(failed)} of {total} runs did not finish; see\n  {listed}\nThe same command tries again."
         )
     return {name: Run.open(out / name) for name in configs}
+
+
+def _stop(jobs: Sequence[_Job]) -> None:
+    """Ask all runs to save themselves, then wait until each has."""
+    processes = [job.process for job in jobs if job.process is not None]
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.wait()
 
 
 def sweep_table(
@@ -84,7 +100,9 @@ def sweep_table(
         for name in settings
     }
     measures = list(next(iter(rows.values()))[0])
-    table = Table("held out", *measures, caption=f"mean (lowest–highest) over {len(seeds)} seeds")
+    table = Table("held out", caption=f"mean (lowest–highest) over seeds {', '.join(map(str, seeds))}")
+    for measure in measures:
+        table.add_column(measure, overflow="fold")
     for name, found in rows.items():
         spreads = [spread([row[measure] for row in found]) for measure in measures]
         table.add_row(name, *(f"{s['mean']:.3f} ({s['low']:.3f}–{s['high']:.3f})" for s in spreads))
@@ -119,13 +137,15 @@ class _Job:
         return self.process is not None and self.process.poll() is not None
 
     def check(self) -> None:
-        """Refuse a folder that holds a run of another configuration, before anything starts."""
-        if not (self.folder / "config.yaml").is_file():
+        """Refuse a folder that holds something else than this run, before anything starts."""
+        if not self.folder.exists():
             return
-        saved = RunFolder(self.folder).read_config()
-        if self.config.model.base is None:  # then the run wrote down which one it found
-            saved = replace(saved, model=replace(saved.model, base=None))
-        changes = list(differences(saved, self.config))
+        require(
+            (self.folder / "config.yaml").is_file(),
+            f"{self.folder} exists and holds no run. Choose another folder with --out.",
+            CheckpointError,
+        )
+        changes = list(differences(RunFolder(self.folder).read_config(), self.config))
         require(
             not changes,
             f"{self.folder} holds a run of another configuration ({'; '.join(changes)}). "
@@ -136,7 +156,9 @@ class _Job:
     def start(self) -> _Job:
         """Begin the run, or continue it if it was stopped after a checkpoint."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "dtm.cli", "train", self.config.recipe, "--out", str(self.folder)]
+        # The file holds every field, so a configuration that comes from no recipe can start from any.
+        recipe = self.config.recipe if self.config.recipe in RECIPES else next(iter(RECIPES))
+        command = [sys.executable, "-m", "dtm.cli", "train", recipe, "--out", str(self.folder)]
         if (self.folder / "config.yaml").is_file() and has_checkpoint(self.folder / "checkpoints"):
             command.append("--resume")
         else:
@@ -148,12 +170,6 @@ class _Job:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         self.begin = time.perf_counter()
         return self
-
-    def stop(self) -> None:
-        """Ask the run to save itself, and wait until it has."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait()
 
     def verdict(self) -> str:
         """How it ended, in a few words."""

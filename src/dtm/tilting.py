@@ -165,9 +165,9 @@ def effective_tilt(reward: Float[Tensor, " N"], group: Int[Tensor, " N"], reache
 
         mean over prompts p of  Σ_i r_i e^{a r_i} / Σ_i e^{a r_i}  =  reached
 
-    The left side rises with a. It is what an exact tilt by a would earn, so it tells how far a run has
-    really come whatever its nominal a; ∞ if it has passed the best of the base's rollouts, negative if
-    it earns less than the base.
+    The left side rises with a and tends to what an exact tilt by a would earn, from below as the rollouts
+    of a prompt grow many; so the answer tells how far a run has really come whatever its nominal a, and
+    overstates it with few rollouts. It is ∞ past the best of the base's rollouts, −∞ below the worst.
     """
     _, member = torch.unique(group, return_inverse=True)
     groups = int(member.max()) + 1
@@ -183,6 +183,8 @@ def effective_tilt(reward: Float[Tensor, " N"], group: Int[Tensor, " N"], reache
     low, high = -1e4, 1e4
     if reached >= earned(high):
         return math.inf
+    if reached <= earned(low):
+        return -math.inf
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if earned(middle) < reached else (low, middle)

@@ -19,7 +19,7 @@ pytest.importorskip("peft")
 pytest.importorskip("bitsandbytes")
 pytest.importorskip("transformers")
 
-ITEMS = [([3, 4, n], 7 + n) for n in range(5, 45)]
+ITEMS = [([3, 4, n], 7 + n) for n in range(1, 120)]
 
 
 @pytest.fixture
@@ -96,6 +96,15 @@ def test_a_quantised_run_is_stopped_resumed_exported_and_measured(config, tmp_pa
     } <= measured.measures.keys()
 
 
+def test_dropout_follows_the_seed(config, tmp_path):
+    config = replace(config, adapter=replace(config.adapter, dropout=0.5))
+    torch.manual_seed(1)
+    first = dtm.train(config, reward=noisy, out=tmp_path / "first").model.state_dict()
+    torch.manual_seed(2)
+    again = dtm.train(config, reward=noisy, out=tmp_path / "again").model.state_dict()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
 def test_prompts_are_padded_on_the_left_and_begin_once(config):
     task = build.build_task(config)
     prompts = task.prompts("train", 6, torch.Generator().manual_seed(0))
@@ -121,9 +130,12 @@ def test_a_completion_is_read_up_to_its_end(config):
 
 
 def test_too_long_prompts_are_left_out_and_counted(config):
-    task = build.build_task(replace(config, task=replace(config.task, prompt_length=700)))
-    assert len(task.prompts("train", 3, torch.Generator().manual_seed(0))) == 3
-    assert task.too_long["train"] == 0
+    lengths = sorted(len(ids) for _, ids in build.build_task(config)._tokenised("train"))
+    some = build.build_task(
+        replace(config, task=replace(config.task, prompt_length=lengths[len(lengths) // 2]))
+    )
+    some.prompts("train", 3, torch.Generator().manual_seed(0))
+    assert some.too_long["train"] == sum(length > lengths[len(lengths) // 2] for length in lengths) > 0
     short = build.build_task(replace(config, task=replace(config.task, prompt_length=20)))
     with pytest.raises(DataError, match=r"all \d+ train prompts of countdown are longer than 20 tokens"):
         short.prompts("train", 3, torch.Generator().manual_seed(0))

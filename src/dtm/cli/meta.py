@@ -16,8 +16,9 @@ def recipes(arguments: list[str]) -> int:
     from dtm.recipes import RECIPES, recipe
 
     if options.action is None:
+        width = max(map(len, RECIPES))
         for name, make in RECIPES.items():
-            print(f"{name:<14} {first_line(make.__doc__)}")
+            print(f"{name:<{width}}  {first_line(make.__doc__)}")
         return 0
     if options.name is None:
         raise ConfigError(f"which recipe? dtm recipes show NAME. {nearest('', RECIPES)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -58,11 +57,11 @@ def pretrain(arguments: list[str]) -> int:
 
 def _foretell(config: RunConfig, command: Literal["train", "pretrain"], resume: bool) -> None:
     """Without a GPU, say how long it will take before it starts."""
-    from dtm.training import build
+    from dtm.training import build, preflight
     from dtm.training.plan import forecast
 
     if command == "train":
-        build.base_folder(config)  # what is missing is said at once
+        preflight.check(config, build.build_task(config))  # what is missing is said at once
     if build.build_device(config).type == "cpu" and not resume:
         print(
             f"on the CPU: {forecast(config, command)}. Ctrl-C stops and saves, --resume continues.",
@@ -79,7 +78,8 @@ def _parse_run(command: str, description: str, arguments: list[str]) -> tuple[ar
     """The options of the command itself, and the recipe with file and flags applied in that order."""
     from dtm.recipes import RECIPES, recipe
 
-    recipes = "\n".join(f"  {name:<12} {first_line(make.__doc__)}" for name, make in RECIPES.items())
+    width = max(map(len, RECIPES))
+    recipes = "\n".join(f"  {name:<{width}}  {first_line(make.__doc__)}" for name, make in RECIPES.items())
     parser = make_parser(
         command,
         description,
@@ -116,13 +116,16 @@ def _started(options: argparse.Namespace, command: str) -> RunConfig:
 
 
 def _dry_run(config: RunConfig, command: str) -> int:
+    from dtm.training import build, preflight
     from dtm.training.plan import pretraining_plan, training_plan
     from dtm.training.serialise import to_yaml
 
-    print(to_yaml(config))
     plan = training_plan(config) if command == "train" else pretraining_plan(config)
+    print(to_yaml(config))
     for name, value in plan.items():
         print(f"{name + ':':<22} {value}")
+    if command == "train":
+        preflight.check(config, build.build_task(config))
     return 0
 
 
@@ -131,7 +134,11 @@ def sweep(arguments: list[str]) -> int:
     parser = make_parser(
         "sweep", "Train a recipe in several settings and with several seeds, some side by side."
     )
-    parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name; further flags change its fields")
+    parser.add_argument(
+        "recipe",
+        metavar="RECIPE",
+        help="a recipe's name; further flags change its fields, see `dtm train RECIPE --help`",
+    )
     parser.add_argument(
         "--vary",
         action="append",
@@ -150,10 +157,10 @@ def sweep(arguments: list[str]) -> int:
 
     from dtm.recipes import recipe
 
-    settings = {
-        name: with_flags(recipe(options.recipe), [*flags, *varied], f"dtm sweep {options.recipe}")
-        for name, varied in _grid(options.vary).items()
-    }
+    if any(flag.partition("=")[0] == "--seed" for flag in flags):
+        raise ConfigError("a sweep takes the seeds 0, 1, …: say how many with --seeds N")
+    start = with_flags(recipe(options.recipe), flags, f"dtm sweep {options.recipe}")
+    settings = _grid(start, options.vary)
 
     from rich.console import Console
 
@@ -167,17 +174,26 @@ def sweep(arguments: list[str]) -> int:
     return 0
 
 
-def _grid(varied: Sequence[str]) -> dict[str, list[str]]:
-    """Flags of every combination of the values, under a name made of them."""
-    choices: list[list[tuple[str, list[str]]]] = []
+def _grid(start: RunConfig, varied: Sequence[str]) -> dict[str, RunConfig]:
+    """Every combination of the values, under a name made of them; values are written as in YAML."""
+    import yaml
+
+    from dtm.training.serialise import update
+
+    grid = {"": start}
     for text in varied:
         field, equals, values = text.partition("=")
         if not (field and equals and values):
             raise ConfigError(f"--vary {text}: write FIELD=V1,V2, for example tilt.step=2.5,7.5")
-        choices.append([(f"{field}={value}", [f"--{field}", value]) for value in values.split(",")])
-    return {
-        " ".join(name for name, _ in combination) or "recipe": [
-            flag for _, pair in combination for flag in pair
-        ]
-        for combination in itertools.product(*choices)
-    }
+        if field == "seed":
+            raise ConfigError("--vary seed: a sweep takes the seeds 0, 1, …; say how many with --seeds N")
+        *sections, leaf = field.replace("-", "_").split(".")
+        chosen = {}
+        for value in values.split(","):
+            change = {leaf: yaml.safe_load(value)}
+            for section in reversed(sections):
+                change = {section: change}
+            for name, config in grid.items():
+                chosen[f"{name} {field}={value}".strip()] = update(config, change, f"--vary {text}")
+        grid = chosen
+    return {name or "recipe": config for name, config in grid.items()}

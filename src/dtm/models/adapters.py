@@ -46,9 +46,9 @@ class LoRA:
     """Projections by native or hub name (q or q_proj), or a preset: all, published."""
 
     def __post_init__(self) -> None:
-        require(self.rank >= 1, f"lora.rank must be at least 1, got {self.rank}")
-        require(self.alpha > 0, f"lora.alpha must be positive, got {self.alpha:g}")
-        require(0 <= self.dropout < 1, f"lora.dropout must lie in [0, 1), got {self.dropout:g}")
+        require(self.rank >= 1, f"adapter.rank must be at least 1, got {self.rank}")
+        require(self.alpha > 0, f"adapter.alpha must be positive, got {self.alpha:g}")
+        require(0 <= self.dropout < 1, f"adapter.dropout must lie in [0, 1), got {self.dropout:g}")
 
     @property
     def scale(self) -> float:
@@ -65,11 +65,11 @@ class LoRA:
             hub: (name,) for hub, name in FAMILIES[family].projections().items()
         }
         names |= {name: (name,) for name in ALL} | PRESETS
-        require(bool(self.targets), "lora.targets is empty: name at least one projection")
+        require(bool(self.targets), "adapter.targets is empty: name at least one projection")
         for target in self.targets:
             require(
                 target in names,
-                f"lora.targets: no projection {target!r} in a {family} model. {nearest(target, names)}",
+                f"adapter.targets: no projection {target!r} in a {family} model. {nearest(target, names)}",
             )
         chosen = {name for target in self.targets for name in names[target]}
         return tuple(name for name in ALL if name in chosen)

@@ -19,6 +19,9 @@ def write_report(folder: RunFolder, config: RunConfig, task: Task, progress: Pro
     """Figures, ``summary.json`` and the model card, from what the run has logged."""
     made_by = json.loads((folder.path / "environment.json").read_text(encoding="utf-8"))["commit"]
     summary = summarise(config, progress, made_by)
+    left_out = getattr(task, "too_long", {})
+    if any(left_out.values()):
+        summary["too_long"] = left_out
     folder.figures.mkdir(exist_ok=True)
     measured = read_events(folder.metrics, "evaluation")
     figures = {

@@ -121,7 +121,12 @@ def build_objective(config: RunConfig) -> CDTM:
 def build_interpolant(config: RunConfig, task: Task) -> MaskCount:
     """The interpolant, by default with the decoder's blocks."""
     end_id = None if config.objective.after_end else task.eos_id
-    return MaskCount(block_size(config.objective.block, config.decoding), end_id)
+    block = block_size(config.objective.block, config.decoding)
+    require(
+        end_id is None or block is not None,
+        "objective.after-end can only be left out with blocks; any-order has none",
+    )
+    return MaskCount(block, end_id)
 
 
 def block_size(chosen: int | str, decoding: DecodingConfig) -> int | None:

@@ -20,6 +20,7 @@ from dtm.models.memory import projection_parameters
 from dtm.models.transformer import TransformerConfig
 from dtm.objectives import mdm_loss
 from dtm.random import stream
+from dtm.records import MaskedStates
 from dtm.tasks.base import Task
 from dtm.training import build
 from dtm.training.config import RunConfig
@@ -51,7 +52,8 @@ def work(config: RunConfig) -> Work:
 def training_seconds(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:
     """An update costs a forward and a backward pass of the student and a forward pass of π_a."""
     done = work(config)
-    update = _update(config, task, model, device) + _forward(config, task, model, device)
+    block = build.block_size(config.objective.block, config.decoding)
+    update = _update(config, task, model, device, block) + _forward(config, task, model, device)
     return done.rollouts * _rollout(config, task, model, device) + done.rows * update
 
 
@@ -72,7 +74,8 @@ def counted_seconds(config: RunConfig, task: Task, shape: TransformerConfig, dev
 
 def pretraining_seconds(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:
     """All updates of `dtm pretrain`."""
-    return config.pretrain.steps * config.pretrain.batch * _update(config, task, model, device)
+    block = build.block_size(config.pretrain.block, config.decoding)
+    return config.pretrain.steps * config.pretrain.batch * _update(config, task, model, device, block)
 
 
 def spoken(seconds: float) -> str:
@@ -104,18 +107,19 @@ def _forward(config: RunConfig, task: Task, model: Denoiser, device: torch.devic
         return _seconds(lambda: model.hidden(examples.tokens)) / ROWS
 
 
-def _update(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:
+def _update(config: RunConfig, task: Task, model: Denoiser, device: torch.device, block: int | None) -> float:
     """Seconds of a row's forward and backward pass."""
     noise = stream(0, "forecast", device=device)
     examples = task.examples("train", ROWS, noise)
-    states = MaskCount(config.decoding.block).states(examples, model.mask_id, noise)
+    states = MaskCount(block).states(examples, model.mask_id, noise)
 
-    def update() -> None:
+    def update(states: MaskedStates) -> None:
         with build.autocast(config, device):
             loss = mdm_loss(model, states)
         torch.autograd.backward(loss)
 
-    seconds = _seconds(update) / ROWS
+    update(states.select(slice(0, 1)))  # warms up
+    seconds = _seconds(lambda: update(states)) / ROWS
     model.zero_grad()
     return seconds
 
@@ -130,8 +134,14 @@ def _rate(config: RunConfig, device: torch.device) -> float:
 
 
 def _seconds(work: Callable[[], object]) -> float:
+    """What a call takes, and nothing that was asked of the device before it."""
+    _wait()
     begin = time.perf_counter()
     work()
+    _wait()
+    return time.perf_counter() - begin
+
+
+def _wait() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return time.perf_counter() - begin

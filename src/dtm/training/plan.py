@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Literal
 
+from dtm.errors import require
 from dtm.models.memory import parameters
 from dtm.models.transformer import Transformer
 from dtm.tasks.base import Task
@@ -47,6 +48,10 @@ def training_plan(config: RunConfig) -> dict[str, str]:
 
 def pretraining_plan(config: RunConfig) -> dict[str, str]:
     """The same for `dtm pretrain`."""
+    require(
+        not isinstance(config.task, LanguageConfig),
+        f"{config.recipe} starts from a model that has been pretrained",
+    )
     task, settings = build.build_task(config), config.pretrain
     model, device = build.new_model(config.model, task, config.seed), build.build_device(config)
     return {

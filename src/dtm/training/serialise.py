@@ -17,8 +17,8 @@ from dtm.training.config import RunConfig
 
 Config = TypeVar("Config")
 
-SCIENTIFIC = re.compile(r"[-+]?\d+[eE][-+]?\d+")
-"""YAML 1.1 reads 3e-4 as text, since it has no point."""
+SCIENTIFIC = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+"""YAML 1.1 reads 3e-4 as text, since it has no point, and 1.5e1, since it has no sign."""
 
 
 def to_yaml(config: RunConfig) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from dtm.interpolants import Interpolant
 from dtm.models.denoiser import Denoiser
 from dtm.models.policy import Policy
 from dtm.objectives import Objective
-from dtm.random import stream
+from dtm.random import seeded, stream
 from dtm.records import Phase
 from dtm.training.annealing import begins_to_cool, choose_step, has_plateaued, lr_factor, phase_is_over
 from dtm.training.build import build_device, build_lora, compiles, precision
@@ -218,7 +219,7 @@ class Trainer:
         size = config.micro_batch or config.batch
         for start in range(0, config.batch, size):
             part = slice(start, start + size)
-            with self.accelerator.autocast():
+            with self.accelerator.autocast(), self._dropout(start):
                 loss = self.objective.loss(self.policy, states.select(part), weights.select(part), phase)
             self.accelerator.backward(loss.value)
             for name, value in {"loss": loss.value.detach(), **loss.metrics}.items():
@@ -235,6 +236,13 @@ class Trainer:
         self.policy.student.eval()
         self.policy.track()
         self._finish_step(replay, mean_over_ranks(self.accelerator, totals), norm, lr)
+
+    def _dropout(self, part: int) -> AbstractContextManager[None]:
+        """The noise of the adapters' dropout, where there is any."""
+        if not self.config.adapter.dropout:
+            return nullcontext()
+        step = self.progress.step
+        return seeded(self.config.seed, f"dropout {part}", step, self.rank, self.device)
 
     def _finish_step(self, replay: Replay, totals: dict[str, float], norm: float, lr: float) -> None:
         """Count the step, remember what adaptive c learnt from it, and report."""

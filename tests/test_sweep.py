@@ -45,6 +45,7 @@ def test_a_grid_is_trained_and_summed_up_in_a_table(tiny, tmp_path, monkeypatch,
     flags += [
         "--tilt.max-steps",
         "2",
+        "--tilt.step=1",
         "--tilt.final",
         "1",
         "--evaluation.prompts",

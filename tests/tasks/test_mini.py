@@ -120,6 +120,19 @@ def test_the_sudoku_corpus_keeps_what_is_given_and_solves_its_share():
     assert not completions & held_out
 
 
+def test_the_corpus_is_right_until_the_puzzle_is_learnt():
+    task = MiniTask(Sudoku(solved=0.0), skilled=0.5)
+    right = [
+        sum(
+            is_solution(task.alphabet.text(row[:16]), task.alphabet.text(row[17:]))
+            for row in task.examples("train", 50, stream(0, "corpus"), progress).tokens.tolist()
+        )
+        for progress in (0.0, 0.49, 0.5, 1.0)
+    ]
+    assert right[:2] == [50, 50]
+    assert max(right[2:]) < 5
+
+
 def test_sudoku_is_paid_and_measured_by_cells():
     task = MiniTask(Sudoku())
     columns = {"puzzle": ["0014002020004130"], "solution": ["3214142323414132"]}

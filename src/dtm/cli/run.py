@@ -61,7 +61,8 @@ def _foretell(config: RunConfig, command: Literal["train", "pretrain"], resume: 
     from dtm.training.plan import forecast
 
     if command == "train":
-        preflight.check(config, build.build_task(config))  # what is missing is said at once
+        build.base_folder(config)  # what is missing is said at once
+        preflight.check(config, build.build_task(config))
     if build.build_device(config).type == "cpu" and not resume:
         print(
             f"on the CPU: {forecast(config, command)}. Ctrl-C stops and saves, --resume continues.",

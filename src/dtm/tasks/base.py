@@ -46,8 +46,13 @@ class Task(Protocol):
         """``count`` prompts of the split "train", "validation" or "test"."""
         ...
 
-    def examples(self, split: str, count: int, generator: torch.Generator) -> Sequences:
-        """``count`` clean sequences to pretrain on, on the generator's device."""
+    def examples(
+        self, split: str, count: int, generator: torch.Generator, progress: float = 1.0
+    ) -> Sequences:
+        """``count`` clean sequences to pretrain on, on the generator's device.
+
+        ``progress`` is the share of the pretraining that is done, for a corpus that changes with it.
+        """
         ...
 
     def read(self, completions: Int[Tensor, "N C"]) -> list[Any]:

@@ -87,8 +87,8 @@ def _mini_task(task: MiniConfig) -> MiniTask:
         f"task.data-dir: no folder {task.data_dir}; leave it out to generate",
     )
     if task.kind == "sudoku-mini":
-        return MiniTask(Sudoku(folder, task.seed, task.solved))
-    return MiniTask(Countdown(folder, task.seed, task.solved))
+        return MiniTask(Sudoku(folder, task.seed, task.solved), task.skilled)
+    return MiniTask(Countdown(folder, task.seed, task.solved), task.skilled)
 
 
 def build_decoder(config: DecodingConfig) -> Decoder:

@@ -45,9 +45,12 @@ class MiniConfig:
     """Which items are generated, and how they are split."""
     solved: float = 0.18
     """Share of the pretraining corpus that is right: the base is weak by design."""
+    skilled: float = 0.6
+    """Share of the pretraining before that in which all answers are right, to learn the puzzle first."""
 
     def __post_init__(self) -> None:
         require(0 <= self.solved <= 1, f"task.solved is a share in [0, 1], got {self.solved:g}")
+        require(0 <= self.skilled < 1, f"task.skilled is a share in [0, 1), got {self.skilled:g}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -118,7 +118,8 @@ class Pretrainer:
         batch = self.config.pretrain.batch
         if self._drawn is None or self._drawn[0] != draw:
             source = stream(self.config.seed, "examples", draw, device=self.device)
-            self._drawn = draw, self.task.examples("train", AHEAD * batch, source)
+            progress = draw * AHEAD / self.config.pretrain.steps
+            self._drawn = draw, self.task.examples("train", AHEAD * batch, source, progress)
         return self._drawn[1].part(slice(place * batch, (place + 1) * batch))
 
     @torch.no_grad()

@@ -64,7 +64,9 @@ class LanguageTask:
         columns = {name: [row.columns[name] for row, _ in chosen] for name in chosen[0][0].columns}
         return Prompts(tokens, attention, [row.prompt for row, _ in chosen], columns)
 
-    def examples(self, split: str, count: int, generator: torch.Generator) -> Sequences:
+    def examples(
+        self, split: str, count: int, generator: torch.Generator, progress: float = 1.0
+    ) -> Sequences:
         """There is nothing to pretrain on: these tasks start from a model that has been."""
         raise ConfigError(f"{self.name} has no corpus to pretrain on; give a model with --model.base")
 

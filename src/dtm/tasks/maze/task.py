@@ -85,7 +85,9 @@ class MazeTask:
         views = [(divmod(start, size), divmod(goal, size)) for start, goal in cells.tolist()]
         return Prompts(tokens, torch.ones_like(tokens, dtype=torch.bool), views)
 
-    def examples(self, split: str, count: int, generator: torch.Generator) -> Sequences:
+    def examples(
+        self, split: str, count: int, generator: torch.Generator, progress: float = 1.0
+    ) -> Sequences:
         """Diverse random paths between any two rooms, from a bank of their own where they are held out.
 
         They are drawn on the generator's device.

@@ -60,12 +60,12 @@ class Countdown:
         return f"{','.join(map(str, item.numbers))}={item.target}>"
 
     def corpus(
-        self, split: str, count: int, generator: torch.Generator
+        self, split: str, count: int, generator: torch.Generator, solved: float
     ) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
         """Random expressions under their own value as the target, or under that of another one."""
         parts: list[tuple[Tensor, Tensor, Tensor]] = []
         while sum(len(target) for _, _, target in parts) < count:
-            numbers, answer, target = self._pairs(4 * count, generator)
+            numbers, answer, target = self._pairs(4 * count, generator, solved)
             allowed = torch.ones_like(target, dtype=torch.bool)
             if split == "train":
                 allowed = ~torch.isin(_keys(numbers, target), self._held_out.to(target.device))
@@ -76,13 +76,13 @@ class Countdown:
         return self._asked(numbers.gather(1, shuffle), target), answer
 
     def _pairs(
-        self, count: int, generator: torch.Generator
+        self, count: int, generator: torch.Generator, solved: float
     ) -> tuple[Int[Tensor, "N 3"], Int[Tensor, "N W"], Int[Tensor, " N"]]:
         """Numbers, expression and target, which the expression reaches in a share ``solved`` of the rows."""
         numbers, answer, value = self._expressions(count, generator)
         count = len(value)
         device = generator.device
-        is_right = torch.rand(count, generator=generator, device=device) < self.solved
+        is_right = torch.rand(count, generator=generator, device=device) < solved
         other = value[torch.randperm(count, generator=generator, device=device)]
         return numbers, answer, torch.where(is_right, value, other)
 

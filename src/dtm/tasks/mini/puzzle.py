@@ -35,6 +35,11 @@ class Puzzle(Protocol):
     completion_length: int
     reward_range: tuple[float, float]
 
+    @property
+    def solved(self) -> float:
+        """The share of the corpus that is right."""
+        ...
+
     def items(self, split: str) -> Sequence[Item]:
         """The questions of the split "train", "validation" or "test"."""
         ...
@@ -44,9 +49,9 @@ class Puzzle(Protocol):
         ...
 
     def corpus(
-        self, split: str, count: int, generator: torch.Generator
+        self, split: str, count: int, generator: torch.Generator, solved: float
     ) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
-        """Questions and answers as grids with blanks, on the generator's device.
+        """Questions and answers as grids with blanks, on the generator's device; a share ``solved`` is right.
 
         What is drawn for "train" is no question of another split.
         """

@@ -52,7 +52,7 @@ class Sudoku:
         return f"{item.puzzle}>"
 
     def corpus(
-        self, split: str, count: int, generator: torch.Generator
+        self, split: str, count: int, generator: torch.Generator, solved: float
     ) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
         """Solutions of the split, blanked as often as test puzzles, and answers of which few are right."""
         device = generator.device
@@ -66,7 +66,7 @@ class Sudoku:
         empty = blanks[(draw(count) * len(blanks)).long()]
         is_empty = draw(count, CELLS).argsort(1).argsort(1) < empty[:, None]
         guess = 1 + (draw(count, CELLS) * 4).long()
-        answer = torch.where(is_empty & (draw(count, 1) >= self.solved), guess, right)
+        answer = torch.where(is_empty & (draw(count, 1) >= solved), guess, right)
         return self._asked(torch.where(is_empty, 0, right)), answer
 
     def reward(self, prompts: Sequence[Any], completions: Sequence[str], **columns: Any) -> list[float]:

@@ -26,7 +26,8 @@ SPLITS = ("train", "validation", "test")
 class MiniTask:
     """Prompts are questions, padded on the left; a completion is an answer and then the end token."""
 
-    def __init__(self, puzzle: Puzzle) -> None:
+    def __init__(self, puzzle: Puzzle, skilled: float = 0.0) -> None:
+        self.skilled = skilled
         self.puzzle, self.alphabet, self.name = puzzle, puzzle.alphabet, puzzle.name
         self.vocab_size, self.mask_id, self.eos_id = (
             self.alphabet.size,
@@ -48,9 +49,15 @@ class MiniTask:
         columns = {name: [item.columns[name] for item in chosen] for name in names}
         return Prompts(tokens, attention, questions, columns)
 
-    def examples(self, split: str, count: int, generator: torch.Generator) -> Sequences:
-        """Questions and answers of the imperfect corpus, drawn on the generator's device."""
-        question, answer = self.puzzle.corpus(_known(split), count, generator)
+    def examples(
+        self, split: str, count: int, generator: torch.Generator, progress: float = 1.0
+    ) -> Sequences:
+        """Questions and answers, drawn on the generator's device: first all right, then few.
+
+        What is right one time in twenty is learnt too slowly to begin with.
+        """
+        solved = 1.0 if progress < self.skilled else self.puzzle.solved
+        question, answer = self.puzzle.corpus(_known(split), count, generator, solved)
         tokens, attention = flush_right(question, self.eos_id)
         written = flush_left(answer, self.completion_length, self.eos_id)
         short = self.completion_length - written.shape[1]

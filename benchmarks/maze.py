@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,8 @@ from dtm.sweep import over_seeds, run_all, spread
 from dtm.tasks.maze.figure import density_figure
 from dtm.training import build
 from dtm.training.config import EvaluationConfig, ReplayConfig, RunConfig, TiltConfig
-from dtm.training.folder import RunFolder, commit, environment, write_json
+from dtm.training.folder import RunFolder, environment, write_json
+from dtm.training.serialise import to_yaml
 
 RESULTS = Path(__file__).parents[1] / "results" / "maze"
 SEEDS = (0, 1, 2)
@@ -79,7 +81,9 @@ def settings(folders: Mapping[str, Path], smoke: bool) -> dict[str, RunConfig]:
     for control, h in (("one", 2.5), ("zero", 2.5), ("one", 7.5)):
         chosen[f"paper: c {control}, h {h:g}"] = _ablation(weak, control, h)
     chosen["paper base, our objective"] = _ablation(
-        replace(weak, objective=good.objective, optimizer=good.optimizer), "adaptive", 2.5
+        replace(weak, objective=replace(good.objective, after_end=True), optimizer=good.optimizer),
+        "adaptive",
+        2.5,
     )
     return {name: _small(config) for name, config in chosen.items()} if smoke else chosen
 
@@ -106,13 +110,13 @@ def _small(config: RunConfig) -> RunConfig:
     return replace(
         config,
         device="cpu",
-        task=replace(config.task, size=7, completion_length=16),
-        model=replace(config.model, width=32, layers=1, heads=2, ffn=32),
+        task=replace(config.task, size=7, completion_length=12),
+        model=replace(config.model, width=64, layers=2, heads=2, ffn=96),
         tilt=replace(config.tilt, final=2 * config.tilt.step, max_steps=2),  # type: ignore[operator]
         replay=replace(config.replay, prompts=4, completions=2),
         optimizer=replace(config.optimizer, batch=8),
         evaluation=EvaluationConfig(prompts=4, completions=2),
-        pretrain=replace(config.pretrain, steps=800, batch=64, held_out=16),
+        pretrain=replace(config.pretrain, steps=800, batch=128, lr=5e-3, held_out=16),
     )
 
 
@@ -121,10 +125,10 @@ def pretrain(config: RunConfig, folder: Path) -> Path:
     if not (folder / "summary.json").is_file():
         settings_file = folder.with_name(f"{folder.name}.yaml")
         settings_file.parent.mkdir(parents=True, exist_ok=True)
-        from dtm.training.serialise import to_yaml
-
         settings_file.write_text(to_yaml(config), encoding="utf-8")
         stopped = any(folder.glob("checkpoints/step-*"))
+        if (folder / "config.yaml").is_file() and not stopped:
+            shutil.rmtree(folder)  # killed before its first checkpoint
         how = ["--resume"] if stopped else ["--config", str(settings_file)]
         subprocess.run(
             [sys.executable, "-m", "dtm.cli", "pretrain", config.recipe, "--out", str(folder), *how],
@@ -148,7 +152,7 @@ def measure(config: RunConfig, model: dtm.Transformer, sizes: Sizes) -> dict[str
 
 def measured_run(run: dtm.Run, sizes: Sizes) -> dict[str, Any]:
     """The measures of a finished run, kept in its folder."""
-    return _kept(run.path / "test.json", lambda: measure(run.config, run.model, sizes))
+    return _kept(run.path / f"test-{sizes.test.prompts}.json", lambda: measure(run.config, run.model, sizes))
 
 
 def measured_base(config: RunConfig, folder: Path, sizes: Sizes) -> dict[str, Any]:
@@ -159,8 +163,9 @@ def measured_base(config: RunConfig, folder: Path, sizes: Sizes) -> dict[str, An
         wide = api.measure(config, model, sizes.base)
         return {**measure(config, model, sizes), "rewards": wide.rewards, "groups": _groups(wide)}
 
-    order = f"{config.decoding.order}-{config.decoding.block}"
-    return _kept(folder.parent / f"test-{order}.json", fresh)
+    decoding = config.decoding
+    setting = f"{decoding.order}-{decoding.block}-{decoding.certainty}-{sizes.test.prompts}"
+    return _kept(folder.parent / f"test-{setting}.json", fresh)
 
 
 def _groups(evaluation: Evaluation) -> list[int]:
@@ -178,8 +183,9 @@ def _kept(path: Path, make: Any) -> dict[str, Any]:
 def quantities(base: Mapping[str, Any], tuned: Mapping[str, Any], minutes: float) -> dict[str, float]:
     """What a row of the table says of one run."""
     rewards, groups = torch.tensor(base["rewards"]), torch.tensor(base["groups"])
+    room = base["best"] - base["reward"]
     return {
-        "gap_closed": (tuned["reward"] - base["reward"]) / (base["best"] - base["reward"]),
+        "gap_closed": (tuned["reward"] - base["reward"]) / room if room > 0 else math.nan,
         "reward": tuned["reward"],
         "valid": tuned["valid"],
         "coverage_ratio": tuned["coverage"] / base["coverage"] if base["coverage"] else math.nan,
@@ -201,7 +207,7 @@ def write_results(
 ) -> None:
     """summary.json, a JSON for every run, the figures and the table."""
     out.mkdir(parents=True, exist_ok=True)
-    rows, curves = [], {}
+    rows, curves, commits = [], {}, set()
     for name, config in chosen.items():
         base = measured_base(config, Path(str(config.model.base)), sizes)
         of_seeds = [runs[f"{name}-{seed}"] for seed in SEEDS]
@@ -217,6 +223,7 @@ def write_results(
         )
         for seed, run, row in zip(SEEDS, of_seeds, found, strict=True):
             made = json.loads((run.path / "environment.json").read_text(encoding="utf-8"))
+            commits.add(str(made["commit"]))
             write_json(
                 out / f"{_slug(name)}-{seed}.json",
                 {"setting": name, "seed": seed, **_finite(row), "curve": _curve(run), "environment": made},
@@ -232,7 +239,7 @@ def write_results(
             "test": {"prompts": sizes.test.prompts, "completions": sizes.test.completions},
             "rows": rows,
             "command": command,
-            "commit": commit(),
+            "commit": ", ".join(sorted(commits)),
             "machine": {key: environment()[key] for key in ("gpu", "processor", "python", "torch")},
         },
     )

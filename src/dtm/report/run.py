@@ -20,9 +20,10 @@ def write_report(folder: RunFolder, config: RunConfig, task: Task, progress: Pro
     summary = summarise(config, progress, made_by)
     folder.figures.mkdir(exist_ok=True)
     measured = read_events(folder.metrics, "evaluation")
+    phases = [row | {"step": row["h"]} for row in read_events(folder.metrics, "phase")]
     figures = {
         "annealing": annealing_figure(measured, best=summary.get("best")),
-        "phases": phases_figure([row | {"step": row["h"]} for row in read_events(folder.metrics, "phase")]),
+        "phases": None if config.objective.baseline is not None else phases_figure(phases),
         "samples": task.picture(
             read_samples(folder.samples, first=True), read_samples(folder.samples, first=False)
         ),
@@ -68,12 +69,19 @@ def model_card(config: RunConfig, summary: dict[str, Any]) -> str:
     measures = "\n".join(
         f"| {name} | {summary['base'][name]:.3f} | {summary['tuned'][name]:.3f} |" for name in summary["base"]
     )
-    guard = "on" if config.objective.guard else "off"
-    return f"""# {config.recipe}, tuned by Discrete Tilt Matching
+    objective = config.objective
+    guard = "on" if objective.guard else "off"
+    if objective.baseline is None:
+        name = "Discrete Tilt Matching"
+        what = f"c-DTM, control variate `{objective.control_variate}`, ratio guard {guard}"
+        reached = f"tilt: a = {summary['tilt']:g}"
+    else:
+        name, what, reached = objective.name, f"`{objective.baseline}`", f"iterations: {summary['tilt']:g}"
+    return f"""# {config.recipe}, tuned by {name}
 
 - base: `{config.model.base}`
-- objective: c-DTM, control variate `{config.objective.control_variate}`, ratio guard {guard}
-- tilt: a = {summary["tilt"]:g} in {summary["steps"]} steps; {summary["finished"]}
+- objective: {what}
+- {reached} in {summary["steps"]} steps; {summary["finished"]}
 - reward: {config.reward.function or "the task's own"}
 - seed {config.seed}, commit {summary["commit"]}
 

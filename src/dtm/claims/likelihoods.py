@@ -45,7 +45,7 @@ def every_count(clean: Sequences, mask_id: int) -> MaskedStates:
     )
 
 
-def _scores(table: Table, states: MaskedStates) -> Float[Tensor, "S M L"]:
+def _scores(table: Table, states: MaskedStates) -> Float[Tensor, "N M L"]:
     with torch.no_grad():
         log_pi = denoiser(table)(states.tokens, None, states.scored)
     return surrogates.token_scores(log_pi, states)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dtm.records import MaskedStates
@@ -50,7 +50,7 @@ def eubo(
     score: Float[Tensor, "S M L"],
     scored: Bool[Tensor, "S M L"],
     weight: Float[Tensor, "S M"],
-    length: Float[Tensor, " S"],
+    length: Int[Tensor, " S"],
     beta: float,
 ) -> Float[Tensor, " S"]:
     r"""(n/|U|) (1/β) Σ_{k∈U} log (1/M) Σ_τ 1{k ∈ S_τ} w_τ π(x_k | x_τ)^β, U = ∪ S_τ, all in log space.

@@ -25,7 +25,6 @@ from dtm.interpolants import (
     UniformCount,
 )
 from dtm.objectives import GDPO, SPG, VRPO, WD1, Baseline, DiffuGRPO, TraceRL, UniGRPO
-from dtm.tasks.base import Task
 
 
 def build_baseline(settings: BaselineConfig) -> Baseline:
@@ -48,22 +47,22 @@ def build_baseline(settings: BaselineConfig) -> Baseline:
     assert_never(settings)
 
 
-def build_plan(settings: BaselineConfig, block: int | None, task: Task) -> Planned:
-    """Where the objective looks at a completion; ``block`` is the decoder's."""
+def build_plan(settings: BaselineConfig, block: int | None, end_id: int) -> Planned:
+    """Where the objective looks at a completion; ``block`` is the decoder's, ``end_id`` the task's."""
     match settings:
         case DiffuGRPOConfig() | WD1Config():
-            return Planned(FullMask(), task.eos_id, settings.prompt_noise)
+            return Planned(FullMask(), end_id, settings.prompt_noise)
         case UniGRPOConfig():
-            return Planned(RisingRatio(settings.updates), task.eos_id)
+            return Planned(RisingRatio(settings.updates), end_id)
         case SPGConfig():
-            return Planned(_spg_masks(settings, block), task.eos_id, settings.prompt_noise)
+            return Planned(_spg_masks(settings, block), end_id, settings.prompt_noise)
         case VRPOConfig():
-            return Planned(UniformCount(settings.draws), task.eos_id)
+            return Planned(UniformCount(settings.draws), end_id)
         case GDPOConfig():
             published = settings.preset == "published"
-            return Planned(Quadrature(settings.nodes, published), None if published else task.eos_id)
+            return Planned(Quadrature(settings.nodes, published), None if published else end_id)
         case TraceRLConfig():
-            return Planned(TraceSegments(settings.merged), task.eos_id)
+            return Planned(TraceSegments(settings.merged), end_id)
     assert_never(settings)
 
 

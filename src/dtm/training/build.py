@@ -124,7 +124,7 @@ def build_objective(config: RunConfig) -> Objective:
 def build_interpolant(config: RunConfig, task: Task) -> Interpolant:
     """The interpolant, by default with the decoder's blocks; a baseline has its own mask plan."""
     if config.objective.baseline is not None:
-        return build_plan(config.objective.baseline, config.decoding.block, task)
+        return build_plan(config.objective.baseline, config.decoding.block, task.eos_id)
     end_id = None if config.objective.after_end else task.eos_id
     return MaskCount(block_size(config.objective.block, config.decoding), end_id)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dtm import claims
-from dtm.claims.likelihoods import every_count, log_likelihood, lower, upper
+from dtm.claims.likelihoods import every_count, log_likelihood, lower, one_order, upper
 from dtm.claims.population import clean_rows, perturbed
 from dtm.exact import denoiser, ordered_log_laws, random_world
 from dtm.interpolants import FullMask, Planned, Quadrature, UniformCount
@@ -91,6 +91,21 @@ def test_the_upper_estimate_rises_with_beta_from_the_lower_one():
         assert (above >= below - 1e-12).all()
     torch.testing.assert_close(values[1], values[0], atol=0.2, rtol=0)
     assert (values[-1] >= log_likelihood(WORLD, TABLE)).all()
+
+
+@pytest.mark.parametrize("beta", [1.0, 1.5, 2.0])
+def test_what_would_make_the_upper_estimate_a_bound_of_any_model(beta):
+    """Either β/n as a factor, or a constant of n log(n C(n−1, ⌊(n−1)/2⌋)) − log n!; both are loose."""
+    constant = 4 * math.log(4 * math.comb(3, 1)) - math.log(24)
+    for seed, scale in enumerate((0.3, 1.0, 3.0, 9.0)):
+        table = perturbed(WORLD.posterior(), seed, scale)
+        exact, estimate = log_likelihood(WORLD, table), upper(WORLD, table, beta)
+        assert (beta / 4 * estimate >= exact - 1e-12).all()
+        assert (estimate + constant >= exact - 1e-12).all()
+    world, sure = one_order()
+    assert float((log_likelihood(world, sure) - upper(world, sure, beta))[0]) == pytest.approx(
+        2 / beta * math.log(2) - math.log(2), abs=1e-6
+    )
 
 
 # ── finite draws ──────────────────────────────────────────────────────────────────────────────────

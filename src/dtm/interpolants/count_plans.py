@@ -52,9 +52,8 @@ class FullMask:
 
     def masks(self, layout: Layout, generator: torch.Generator, update: int) -> Masks:
         """All positions; weight 1, for the sum over tokens."""
-        return Masks(
-            layout.is_completion, layout.counted, torch.ones(len(layout.span)).to(layout.span.device)
-        )
+        weight = torch.ones_like(layout.span, dtype=torch.float32)
+        return Masks(layout.is_completion, layout.counted, weight)
 
 
 @final

@@ -133,10 +133,18 @@ class Weights:
     """Mean w̄ of the *other* completions of the same prompt; 1 for a prompt with a single one."""
     log_z: float
     """log Z, the log-mean-exp of h r over the buffer."""
+    reward: Float[Tensor, " N"]
+    """r(x_1)."""
+    group: Int[Tensor, " N"]
+    """Equal for completions of one prompt."""
+    credit: Float[Tensor, " N"]
+    """A_i, what a baseline makes of the rewards of the *whole* group (see `objectives.advantages`), so that
+    it does not depend on how a batch is cut; 0 where the objective has no use for it."""
 
     def select(self, rows: slice | Int[Tensor, " B"]) -> Weights:
         """The weights of the given rollouts, on the same normalisation."""
-        return replace(self, log_weight=self.log_weight[rows], peers=self.peers[rows])
+        names = ("log_weight", "peers", "reward", "group", "credit")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +162,16 @@ class MaskedStates:
     row_weight: Float[Tensor, " B"]
     """L_row / k in form (C) of the objective: the factor on the row's sum over S. The mean over rows
     of ``row_weight · Σ_S ℓ`` is the hazard integral, in nats per sequence."""
+    row_length: Int[Tensor, " B"]
+    """L_row (n_i for the baselines): completion positions that count, all or those up to the end."""
     length: int
     """The longest completion; losses are divided by it, so gradient limits mean nats per token."""
     batch_rows: int
     """Rows of the whole batch; losses of its parts are divided by it, so that they add up."""
+    batch_length: Int[Tensor, ""]
+    """Sum of ``row_length`` over the whole batch, for losses that weigh all tokens alike."""
+    draws: int = 1
+    """Rows of one sequence, next to each other: the baselines mask a sequence several times."""
     scored: Int[Tensor, " N"] = field(init=False)
     """S as flat indices, row by row; finding them waits for the device, so it is done once, here."""
     row: Int[Tensor, " N"] = field(init=False)
@@ -174,11 +188,21 @@ class MaskedStates:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def select(self, rows: slice | Int[Tensor, " N"]) -> MaskedStates:
-        """The states of the given rows."""
-        names = ("tokens", "clean", "eligible", "row_weight")
+    @property
+    def sequences(self) -> int:
+        """Sequences behind the rows."""
+        return len(self) // self.draws
+
+    def select(self, sequences: slice | Int[Tensor, " N"]) -> MaskedStates:
+        """The states of the given sequences, each with all its draws."""
+        rows = sequences if self.draws == 1 else self._rows(sequences)
+        names = ("tokens", "clean", "eligible", "row_weight", "row_length")
         attention = None if self.attention is None else self.attention[rows]
         return replace(self, attention=attention, **{name: getattr(self, name)[rows] for name in names})
+
+    def _rows(self, sequences: slice | Int[Tensor, " N"]) -> Int[Tensor, " M"]:
+        grid = torch.arange(len(self), device=self.tokens.device).view(-1, self.draws)
+        return grid[sequences].flatten()
 
 
 @dataclass(frozen=True, slots=True)

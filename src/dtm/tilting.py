@@ -52,7 +52,8 @@ def weigh(
     tilt = h * (exact - offset)
     log_z = float(log_mean_exp(tilt)) if log_z is None else log_z
     peers = _peer_weight(h * exact, group, h * offset + log_z)
-    return Weights((tilt - log_z).to(reward.dtype), peers.to(reward.dtype), log_z)
+    log_weight, no_credit = (tilt - log_z).to(reward.dtype), torch.zeros_like(reward)
+    return Weights(log_weight, peers.to(reward.dtype), log_z, reward, group, no_credit)
 
 
 def _peer_weight(

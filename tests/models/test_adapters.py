@@ -26,7 +26,8 @@ def states() -> MaskedStates:
     clean = torch.randint(2, MASK, (4, 8), generator=stream(0, "clean"))
     eligible = torch.arange(8).expand(4, 8) >= 5
     tokens = clean.masked_fill(eligible, MASK)
-    return MaskedStates(tokens, clean, None, eligible, torch.ones(4), 3, 4)
+    length = torch.full((4,), 3)
+    return MaskedStates(tokens, clean, None, eligible, torch.ones(4), length, 3, 4, length.sum())
 
 
 def train(policy: Policy, steps: int = 1) -> None:

@@ -13,6 +13,7 @@ from dtm.claims import (  # noqa: F401  (importing a module enrols its claims)
     bounds,
     decoding,
     groups,
+    likelihoods,
     masking,
     minimiser,
     numerics,

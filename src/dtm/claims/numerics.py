@@ -74,7 +74,10 @@ def small_tilts_keep_their_digits() -> float:
     # e^{hr} − 1 and its mean, which need no logarithm.
     rise = torch.expm1(h * reward.double())
     blank = torch.zeros(ROWS, 1, dtype=torch.long)
-    states = MaskedStates(blank, blank, blank == 0, blank == 0, torch.ones(ROWS), 1, ROWS)
+    ones = torch.ones(ROWS)
+    states = MaskedStates(
+        blank, blank, blank == 0, blank == 0, ones, ones.long(), 1, ROWS, torch.tensor(ROWS)
+    )
     phase = Phase(index=0, tilt=0.0, step=h, reward_range=1.0)
     for control, exact in ((mean, rise - rise.mean()), (one, rise)):
         gain = tilting.advantage(weights.log_weight, control(states, weights, phase))

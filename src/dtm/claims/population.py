@@ -75,8 +75,10 @@ def population(
         attention=clean.attention[row],
         eligible=eligible,
         row_weight=length / count.double() * share,
+        row_length=torch.full_like(count, length),
         length=length,
         batch_rows=1,
+        batch_length=torch.tensor(length),
     )
     return Population(states, row, share)
 

@@ -44,6 +44,8 @@ def hazard_states(
         attention=clean.attention,
         eligible=eligible,
         row_weight=blocks * schedule.hazard(local),
+        row_length=length,
         length=clean.is_completion.shape[1] - int(prompt_width(clean.is_completion)),
         batch_rows=len(clean),
+        batch_length=length.sum(),
     )

@@ -27,8 +27,10 @@ from dtm.records import MaskedStates, Sequences, where_padded
 class Interpolant(Protocol):
     """Draws masked states of given clean."""
 
-    def states(self, clean: Sequences, mask_id: int, generator: torch.Generator) -> MaskedStates:
-        """One x_t for every sequence."""
+    def states(
+        self, clean: Sequences, mask_id: int, generator: torch.Generator, update: int = 0
+    ) -> MaskedStates:
+        """Some x_t for every sequence; ``update`` counts the updates of a phase, from 0."""
         ...
 
 
@@ -46,7 +48,9 @@ class MaskCount:
             self.block is None or self.block >= 1, f"interpolant block must be at least 1, got {self.block}"
         )
 
-    def states(self, clean: Sequences, mask_id: int, generator: torch.Generator) -> MaskedStates:
+    def states(
+        self, clean: Sequences, mask_id: int, generator: torch.Generator, update: int = 0
+    ) -> MaskedStates:
         """One x_t for every sequence; the mask counts of a batch are spread evenly over 1..L.
 
         The n of row j is drawn from the j-th of B equal strata, in random order: each n is still
@@ -65,8 +69,10 @@ class MaskCount:
             attention=where_padded(clean.attention),
             eligible=eligible,
             row_weight=(length / count).float(),
+            row_length=length,
             length=clean.is_completion.shape[1] - int(prompt_width(clean.is_completion)),
             batch_rows=rows,
+            batch_length=length.sum(),
         )
 
     def trained_length(self, clean: Sequences) -> Int[Tensor, " B"]:

@@ -28,13 +28,18 @@ def model_card(
     """The card of a run's model; ``results`` are those of published protocols (`dtm eval --task`)."""
     sections = [
         _front_matter(config, form),
-        f"# {config.recipe}, {'tuned by Discrete Tilt Matching' if 'tuned' in summary else 'pretrained'}",
+        f"# {config.recipe}, {_how(config) if 'tuned' in summary else 'pretrained'}",
         "\n".join(f"- {line}" for line in _facts(config, summary)),
         _held_out(summary),
         _published(results),
         f"{USES[form]} `config.yaml` of the run has every setting.",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _how(config: RunConfig) -> str:
+    baseline = config.objective.baseline
+    return "tuned by Discrete Tilt Matching" if baseline is None else f"tuned by {config.objective.name}"
 
 
 def _front_matter(config: RunConfig, form: Form) -> str:
@@ -53,11 +58,16 @@ def _facts(config: RunConfig, summary: Mapping[str, Any]) -> list[str]:
     if "tuned" not in summary:
         steps = config.pretrain.steps
         return ["base: none, trained from scratch", f"objective: evidence bound, {steps} steps", data, made]
-    guard = "on" if config.objective.guard else "off"
+    objective = config.objective
+    guard = "on" if objective.guard else "off"
+    method = f"c-DTM, control variate `{objective.control_variate}`, ratio guard {guard}"
+    reached = f"tilt: a = {summary['tilt']:g}"
+    if objective.baseline is not None:
+        method, reached = f"`{objective.baseline}`", f"iterations: {summary['tilt']:g}"
     lines = [
         f"base: `{config.model.base}`{' in NF4' if config.model.nf4 else ''}",
-        f"objective: c-DTM, control variate `{config.objective.control_variate}`, ratio guard {guard}",
-        f"tilt: a = {summary['tilt']:g} in {summary['steps']} steps; {summary['finished']}",
+        f"objective: {method}",
+        f"{reached} in {summary['steps']} steps; {summary['finished']}",
         f"reward: {config.reward.function or _own_reward(config)}",
         data,
         made,

@@ -27,12 +27,14 @@ PANELS = {"valid": "Valid completions", "reward": "Mean reward", "coverage": "Co
 MOST_TICKS = 8
 
 
-def annealing_figure(*runs: Rows, best: float | None = None) -> Figure:
+def annealing_figure(*runs: Rows, best: float | None = None, axis: str = "tilt $a$") -> Figure:
     """Validity, mean reward and coverage against the tilt a, for the seeds of one setting."""
-    return comparison_figure({"": runs}, best)
+    return comparison_figure({"": runs}, best, axis)
 
 
-def comparison_figure(settings: Mapping[str, Sequence[Rows]], best: float | None = None) -> Figure:
+def comparison_figure(
+    settings: Mapping[str, Sequence[Rows]], best: float | None = None, axis: str = "tilt $a$"
+) -> Figure:
     """Validity, mean reward and coverage against the tilt a, a panel for each that the rows have.
 
     A row has "tilt" and some of "valid", "reward", "coverage". The runs (seeds) of a setting become their
@@ -54,7 +56,7 @@ def comparison_figure(settings: Mapping[str, Sequence[Rows]], best: float | None
         axes.margins(y=0.12)
         _tidy(axes)
         axes.set_title(PANELS[key], fontsize=11)
-        axes.set_xlabel("tilt $a$")
+        axes.set_xlabel(axis)
         if key == "valid":
             axes.yaxis.set_major_formatter(_percent)
         if key == "reward":

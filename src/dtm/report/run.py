@@ -24,9 +24,13 @@ def write_report(folder: RunFolder, config: RunConfig, task: Task, progress: Pro
         summary["too_long"] = left_out
     folder.figures.mkdir(exist_ok=True)
     measured = read_events(folder.metrics, "evaluation")
+    anneals = config.objective.baseline is None
+    phases = [row | {"step": row["h"]} for row in read_events(folder.metrics, "phase")]
     figures = {
-        "annealing": annealing_figure(measured, best=summary.get("best")),
-        "phases": phases_figure([row | {"step": row["h"]} for row in read_events(folder.metrics, "phase")]),
+        "annealing": annealing_figure(
+            measured, best=summary.get("best"), axis="tilt $a$" if anneals else "iteration"
+        ),
+        "phases": phases_figure(phases) if anneals else None,
         "samples": task.picture(
             read_samples(folder.samples, first=True), read_samples(folder.samples, first=False)
         ),

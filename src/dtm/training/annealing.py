@@ -16,6 +16,12 @@ def next_step(tilt: float, final: float, step: float) -> float:
     return min(step, final - tilt)
 
 
+def phase_steps(config: RunConfig) -> int:
+    """Steps after which a phase ends in any case: the limit, or μ, the updates of a baseline's iteration."""
+    baseline = config.objective.baseline
+    return config.tilt.max_steps if baseline is None else baseline.updates
+
+
 def choose_step(config: TiltConfig, tilt: float, reward: Float[Tensor, " N"]) -> float:
     """h of the phase that starts at ``tilt``: fixed, or the largest that keeps ESS at the target.
 
@@ -34,7 +40,12 @@ def cooling_steps(config: RunConfig) -> int:
 
 
 def begins_to_cool(config: RunConfig, phase_step: int, surely_absorbed: float) -> bool:
-    """Whether a phase starts to end: enough is absorbed, or the step limit leaves just the cooling."""
+    """Whether a phase starts to end: enough is absorbed, or the step limit leaves just the cooling.
+
+    A baseline's iteration does not cool.
+    """
+    if config.objective.baseline is not None:
+        return False
     return surely_absorbed >= config.tilt.absorbed or phase_step >= config.tilt.max_steps - cooling_steps(
         config
     )
@@ -43,14 +54,17 @@ def begins_to_cool(config: RunConfig, phase_step: int, surely_absorbed: float) -
 def phase_is_over(config: RunConfig, phase_step: int, cooling_from: int | None) -> bool:
     """Whether a phase has cooled down, or spent all its steps."""
     cooled = cooling_from is not None and phase_step >= cooling_from + cooling_steps(config)
-    return cooled or phase_step >= config.tilt.max_steps
+    return cooled or phase_step >= phase_steps(config)
 
 
 def lr_factor(config: RunConfig, phase_step: int, cooling_from: int | None) -> float:
     """The learning rate as a fraction of its peak: rise, hold, and fall once the phase is ending.
 
     Step 0 is the first. Ending a phase at full learning rate would hand its noise on to the next π_a.
+    A baseline learns at a constant rate.
     """
+    if config.objective.baseline is not None:
+        return 1.0
     warmup = round(config.optimizer.warmup * config.tilt.max_steps)
     rise = min(1.0, (phase_step + 1) / max(warmup, 1))
     if cooling_from is None:

@@ -13,17 +13,18 @@ import torch
 
 from dtm.decoding import ORDERS, Decoder
 from dtm.errors import ConfigError, nearest, require
-from dtm.interpolants import MaskCount
+from dtm.interpolants import Interpolant, MaskCount
 from dtm.models.adapters import LoRA
 from dtm.models.hub import find_folder
 from dtm.models.storage import load_model
 from dtm.models.transformer import Transformer, TransformerConfig
-from dtm.objectives import CDTM, CONTROL_VARIATES
+from dtm.objectives import CDTM, CONTROL_VARIATES, Objective
 from dtm.random import stream
 from dtm.tasks.base import Reward, Task
 from dtm.tasks.maze import MazeTask
 from dtm.tasks.mini import Countdown, MiniTask, Sudoku
 from dtm.tasks.rewards import Scorer, load_function
+from dtm.training.baselines import build_baseline, build_plan
 from dtm.training.config import DecodingConfig, LanguageConfig, MiniConfig, ModelConfig, RunConfig
 from dtm.training.folder import RUNS, RunFolder
 from dtm.training.language import language_task
@@ -106,8 +107,10 @@ def build_decoder(config: DecodingConfig) -> Decoder:
     )
 
 
-def build_objective(config: RunConfig) -> CDTM:
-    """The objective with its control variate, by name or the user's own."""
+def build_objective(config: RunConfig) -> Objective:
+    """A baseline, or c-DTM with its control variate, by name or the user's own."""
+    if config.objective.baseline is not None:
+        return build_baseline(config.objective.baseline)
     name = config.objective.control_variate
     if ":" in name:
         return CDTM(load_function(name, "control variate"), config.objective.guard)
@@ -118,8 +121,10 @@ def build_objective(config: RunConfig) -> CDTM:
     return CDTM(CONTROL_VARIATES[name], config.objective.guard)
 
 
-def build_interpolant(config: RunConfig, task: Task) -> MaskCount:
-    """The interpolant, by default with the decoder's blocks."""
+def build_interpolant(config: RunConfig, task: Task) -> Interpolant:
+    """The interpolant, by default with the decoder's blocks; a baseline has its own mask plan."""
+    if config.objective.baseline is not None:
+        return build_plan(config.objective.baseline, config.decoding.block, task.eos_id)
     end_id = None if config.objective.after_end else task.eos_id
     block = block_size(config.objective.block, config.decoding)
     require(

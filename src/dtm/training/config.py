@@ -10,6 +10,16 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dtm.baselines import (
+    BaselineConfig,
+    DiffuGRPOConfig,
+    GDPOConfig,
+    SPGConfig,
+    TraceRLConfig,
+    UniGRPOConfig,
+    VRPOConfig,
+    WD1Config,
+)
 from dtm.errors import require
 
 Auto = Literal["auto"]
@@ -149,8 +159,11 @@ class DecodingConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObjectiveConfig:
-    """The c-DTM objective."""
+    """The objective: c-DTM with the fields right here, or a baseline with those of its own section."""
 
+    name: Literal["c-dtm", "diffu-grpo", "wd1", "unigrpo", "spg", "vrpo", "gdpo", "trace-rl"] = "c-dtm"
+    """c-dtm anneals. The others go through tilt.final iterations: rollouts of the current model, then the
+    method's own number of updates on them, at a constant learning rate and with Adam's moments kept."""
     control_variate: str = "adaptive"
     """c: zero, one (the paper's), mean, loo (leave one out), adaptive (closed form from past batches),
     or module:function for your own function of x_t."""
@@ -166,10 +179,22 @@ class ObjectiveConfig:
     model that knows how sequences end, so leaving them out saves work; only with blocks."""
     control_memory: float = 0.95
     """Share of the past that adaptive c keeps at each step."""
+    diffu_grpo: DiffuGRPOConfig = field(default_factory=DiffuGRPOConfig)
+    wd1: WD1Config = field(default_factory=WD1Config)
+    unigrpo: UniGRPOConfig = field(default_factory=UniGRPOConfig)
+    spg: SPGConfig = field(default_factory=SPGConfig)
+    vrpo: VRPOConfig = field(default_factory=VRPOConfig)
+    gdpo: GDPOConfig = field(default_factory=GDPOConfig)
+    trace_rl: TraceRLConfig = field(default_factory=TraceRLConfig)
 
     def __post_init__(self) -> None:
         memory = self.control_memory
         require(0 <= memory < 1, f"objective.control-memory must lie in [0, 1), got {memory:g}")
+
+    @property
+    def baseline(self) -> BaselineConfig | None:
+        """The section of the chosen baseline; None for c-DTM, which anneals."""
+        return None if self.name == "c-dtm" else getattr(self, self.name.replace("-", "_"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,7 +204,8 @@ class TiltConfig:
     step: float | Auto = 2.5
     """h, the tilt added by each phase; auto: as much as keeps ESS at the target."""
     final: float = 10.0
-    """A, the tilt at which annealing stops."""
+    """A, the tilt at which annealing stops; for a baseline the number of iterations, and the rest of this
+    section, apart from patience, says nothing."""
     ess: float = 0.7
     """Effective sample size, as a fraction of the buffer, that step = auto aims at."""
     step_cap: float = 5.0
@@ -214,7 +240,7 @@ class TiltConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayConfig:
-    """The buffer of rollouts that batches are drawn from."""
+    """The buffer of rollouts that batches are drawn from; a baseline rebuilds it in every iteration."""
 
     prompts: int = 64
     """Prompts in the buffer."""
@@ -246,7 +272,10 @@ class ReplayConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerConfig:
-    """AdamW; its moments and the learning-rate schedule start anew in every phase."""
+    """AdamW; its moments and the learning-rate schedule start anew in every phase of c-DTM.
+
+    A baseline keeps the moments, and uses no warm-up, decay or average.
+    """
 
     lr: float = 1e-4
     """η, the peak learning rate."""
@@ -261,9 +290,10 @@ class OptimizerConfig:
     decay: float = 0.2
     """Share of tilt.max-steps over which it falls to zero at a phase's end."""
     batch: int = 128
-    """Masked states in a step."""
+    """Rollouts in a step, each masked once, or as often as the baseline says. A baseline takes whole groups,
+    and all of the buffer if it has no more."""
     micro_batch: int | None = None
-    """Rows in one forward pass; changes memory, never the gradient. None: the whole batch."""
+    """Rows in one forward pass; changes memory, never the gradient. None: as many as batch."""
     ema: float | None = None
     """Memory of the student's moving average, which then becomes the next π_a; none: off."""
 
@@ -318,10 +348,13 @@ class EvaluationConfig:
     """Completions of each; diversity is measured within them."""
     temperature: float | None = None
     """τ of the token draws while measuring; none: that of the rollouts."""
+    every: int = 1
+    """Phases (iterations of a baseline) from one evaluation to the next; the last is always measured."""
 
     def __post_init__(self) -> None:
-        require(self.prompts >= 1, f"evaluation.prompts must be at least 1, got {self.prompts}")
-        require(self.completions >= 1, f"evaluation.completions must be at least 1, got {self.completions}")
+        for name in ("prompts", "completions", "every"):
+            value = getattr(self, name)
+            require(value >= 1, f"evaluation.{name} must be at least 1, got {value}")
         require(
             self.temperature is None or self.temperature >= 0,
             f"evaluation.temperature must not be negative, got {self.temperature}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dtm.evaluation.evaluate import Evaluation
+from dtm.training.annealing import phase_steps
 from dtm.training.config import RunConfig
 from dtm.training.events import Event
 
@@ -48,19 +50,29 @@ class Display:
             self.latest |= values
             self._tick(event.step)
         elif event.kind == "phase":
+            self._close(values)
+        elif event.kind == "evaluation":
+            measures = "  ".join(f"{k} {v:.3f}" for k, v in values.items() if k not in ("tilt", "seconds"))
+            self._say(f"{self._place(values['tilt'])} held out:  {measures}")
+        elif event.kind == "resumed":
+            self._say(f"resumed at step {event.step}, phase {values['phase'] + 1}, a = {values['tilt']:.3g}")
+        elif event.kind == "stopped":
+            self._say(f"stopped: {values['reason']}")
+
+    def _place(self, tilt: float) -> str:
+        """The tilt, or for a baseline the iterations done."""
+        anneals = self.config.objective.baseline is None
+        return f"a = {tilt:<5.3g}" if anneals else f"after {tilt:.0f} iterations"
+
+    def _close(self, values: Mapping[str, Any]) -> None:
+        """A line for a phase; a baseline's iterations are too many to tell."""
+        if self.config.objective.baseline is None:
             self._say(
                 f"phase {values['phase'] + 1}  a {values['tilt']:.3g} → {values['tilt'] + values['h']:.3g}  "
                 f"{values['steps']} steps ({values['reason']})  ESS {values['ess']:.2f}  "
                 f"absorbed {_share(values['absorbed'])} ± {_share(values['absorbed_error'])} "
                 f"of {values['available']:.3f} nats"
             )
-        elif event.kind == "evaluation":
-            measures = "  ".join(f"{k} {v:.3f}" for k, v in values.items() if k not in ("tilt", "seconds"))
-            self._say(f"a = {values['tilt']:<5.3g} held out:  {measures}")
-        elif event.kind == "resumed":
-            self._say(f"resumed at step {event.step}, phase {values['phase'] + 1}, a = {values['tilt']:.3g}")
-        elif event.kind == "stopped":
-            self._say(f"stopped: {values['reason']}")
 
     def _tick(self, step: int) -> None:
         now = time.perf_counter()
@@ -72,12 +84,17 @@ class Display:
 
     def _line(self, step: int) -> str:
         v = self.latest
-        fraction = v["phase_step"] / self.config.tilt.max_steps
+        fraction = v["phase_step"] / phase_steps(self.config)
         done = (v["tilt"] + v["h"] * fraction) / self.config.tilt.final
         if self.start is None:
             self.start = done  # a resumed run has not spent its time here
         spent = time.perf_counter() - self.begin
         left = f"{_clock(spent * (1 - done) / (done - self.start))} left" if done > self.start else ""
+        if self.config.objective.baseline is not None:
+            return (
+                f"  iteration {v['phase'] + 1}  step {step}  reward {_number(v['reward'], 3)}  "
+                f"loss {v['loss']:.4f}  {_number(v['per_second'], 0)} rollouts/s  {left}"
+            )
         return (
             f"  phase {v['phase'] + 1}  a {v['tilt']:.3g} + h {v['h']:.3g}  step {step}  "
             f"reward {_number(v['reward'], 3)}  "

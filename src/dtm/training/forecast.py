@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from dtm.baselines import GDPOConfig, SPGConfig, TraceRLConfig, VRPOConfig
 from dtm.decoding import decode
 from dtm.interpolants import MaskCount
 from dtm.models.denoiser import Denoiser
@@ -26,11 +27,13 @@ from dtm.training import build
 from dtm.training.config import RunConfig
 
 ROWS = 16
+TRACE_STEPS = 64
+"""Decoding steps that TraceRL's rows are guessed from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a run does up to the final tilt if no phase ends early."""
+    """What a run does up to the final tilt (or iteration) if no phase ends early."""
 
     rollouts: int
     """Completions decoded, for buffers, refreshes and evaluations."""
@@ -41,12 +44,34 @@ class Work:
 def work(config: RunConfig) -> Work:
     """All rollouts and updates of `dtm train`."""
     tilt, replay, evaluation = config.tilt, config.replay, config.evaluation
-    step = tilt.step_cap if tilt.step == "auto" else tilt.step
+    baseline = config.objective.baseline
+    if baseline is None:
+        step = tilt.step_cap if tilt.step == "auto" else tilt.step
+        refreshes = (tilt.max_steps - 1) // replay.refresh_every + 1  # the last one to measure the phase
+        rows = tilt.max_steps * config.optimizer.batch
+    else:
+        step, refreshes = 1.0, 0
+        batch = min(config.optimizer.batch, replay.prompts * replay.completions)
+        rows = baseline.updates * batch * rows_per_rollout(config)
     phases = math.ceil(tilt.final / step - 1e-9)
-    refreshes = (tilt.max_steps - 1) // replay.refresh_every + 1  # the last one to measure the phase
     rollouts = phases * replay.completions * (replay.prompts + refreshes * replay.refresh_prompts)
-    measured = (phases + 1) * evaluation.prompts * evaluation.completions
-    return Work(rollouts + measured, phases * tilt.max_steps * config.optimizer.batch)
+    evaluations = math.ceil(phases / evaluation.every) + 1
+    return Work(
+        rollouts + evaluations * evaluation.prompts * evaluation.completions,
+        phases * rows,
+    )
+
+
+def rows_per_rollout(config: RunConfig) -> int:
+    """Masked states of one rollout in an update; TraceRL's are as many as decoding has segments, guessed."""
+    match config.objective.baseline:
+        case SPGConfig(masks="all"):
+            return 1
+        case SPGConfig(draws=rows) | VRPOConfig(draws=rows) | GDPOConfig(nodes=rows):
+            return rows
+        case TraceRLConfig(merged=merged):
+            return max(1, TRACE_STEPS // merged)
+    return 1
 
 
 def training_seconds(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:

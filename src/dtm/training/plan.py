@@ -27,8 +27,6 @@ def training_plan(config: RunConfig) -> dict[str, str]:
     shape = preflight.model_shape(config, task)
     known = config.model.base is not None or RunFolder.pretrained(config.recipe) is not None
     base = str(build.base_folder(config)) if known else f"none yet, `dtm pretrain {config.recipe}` makes it"
-    tilt, replay = config.tilt, config.replay
-    phases = "as ESS decides" if tilt.step == "auto" else str(math.ceil(tilt.final / tilt.step - 1e-9))
     exact = "samples the model's own law" if decoder.is_exact else "approximates the model's law"
     memory, free = preflight.memory(config, task, shape), preflight.spoken_size(preflight.available(device))
     return {
@@ -36,13 +34,29 @@ def training_plan(config: RunConfig) -> dict[str, str]:
         "reward": scorer.name,
         "base": f"{base} ({parameters(shape):,} parameters)",
         "device": f"{device}, {build.precision(config, device)}",
-        "phases": f"{phases}, from a = 0 to A = {tilt.final:g}, at most {tilt.max_steps} steps each",
-        "rollouts per phase": f"{replay.prompts} prompts × {replay.completions} completions, "
-        f"{replay.refresh_fraction:.0%} renewed every {replay.refresh_every} steps",
+        **_loop(config),
         "decoding": f"{config.decoding.order} order; {exact}",
         **{f"memory, {part}": preflight.spoken_size(size) for part, size in asdict(memory).items()},
         "memory, in all": f"{preflight.spoken_size(memory.total)} of {free} that are free",
         "time": forecast(config, "train"),
+    }
+
+
+def _loop(config: RunConfig) -> dict[str, str]:
+    """Phases or iterations, and the rollouts of each."""
+    tilt, replay, baseline = config.tilt, config.replay, config.objective.baseline
+    drawn = f"{replay.prompts} prompts × {replay.completions} completions"
+    if baseline is not None:
+        return {
+            "objective": config.objective.name,
+            "iterations": f"{math.ceil(tilt.final - 1e-9)}, each of {baseline.updates} updates",
+            "rollouts per iteration": f"{drawn}, {config.optimizer.batch} of them in an update",
+        }
+    phases = "as ESS decides" if tilt.step == "auto" else str(math.ceil(tilt.final / tilt.step - 1e-9))
+    return {
+        "phases": f"{phases}, from a = 0 to A = {tilt.final:g}, at most {tilt.max_steps} steps each",
+        "rollouts per phase": f"{drawn}, "
+        f"{replay.refresh_fraction:.0%} renewed every {replay.refresh_every} steps",
     }
 
 

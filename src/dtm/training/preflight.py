@@ -54,16 +54,19 @@ def memory(config: RunConfig, task: Task, shape: TransformerConfig) -> Memory:
     half = build.precision(config, build.build_device(config)) == "bfloat16"
     lora, optimizer, replay = build.build_lora(config), config.optimizer, config.replay
     width = task.prompts("train", 16, stream(0, "forecast")).tokens.shape[1]
-    block = build.block_size(config.objective.block, config.decoding) or task.completion_length
+    block = task.completion_length
+    if config.objective.baseline is None:
+        block = build.block_size(config.objective.block, config.decoding) or block
     return estimate(
         shape,
         TrainingShape(
             rows=optimizer.micro_batch or optimizer.batch,
             length=width + task.completion_length,
-            scored=(block + 1) // 2,
+            scored=(block + 1) // 2 if config.objective.baseline is None else block,
             rollouts=replay.prompts * replay.completions,
             lora=lora,
-            ema=optimizer.ema is not None,
+            # A reference π_0 takes as much as an average, which baselines do not keep.
+            ema=optimizer.ema is not None or config.objective.baseline is not None,
             weight_bytes=2 if half and lora is not None else 4,
             nf4=config.model.nf4,
             compute_bytes=2 if half else 4,

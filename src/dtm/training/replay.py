@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dtm import tilting
 from dtm.errors import MixedTiltError, require
 from dtm.records import Rollouts, Weights, concatenate
 
+Credit = Callable[[Float[Tensor, " N"], Int[Tensor, " N"]], Float[Tensor, " N"]]
+"""A baseline's credits from rewards and groups."""
 LogZ = Callable[[Float[Tensor, " N"]], float]
 """log Z from h·r; over several ranks, a reduction."""
 
@@ -31,9 +34,14 @@ class Replay:
     """Rollouts of the current π_a, oldest groups first, and their weights for a tilt by h."""
 
     def __init__(
-        self, rollouts: Rollouts, h: float, baseline: bool = False, log_z: LogZ = local_log_z
+        self,
+        rollouts: Rollouts,
+        h: float,
+        baseline: bool = False,
+        log_z: LogZ = local_log_z,
+        credit: Credit | None = None,
     ) -> None:
-        self.h, self.baseline, self.log_z = h, baseline, log_z
+        self.h, self.baseline, self.log_z, self.credit = h, baseline, log_z, credit
         self._hold(rollouts)
 
     def __len__(self) -> int:
@@ -46,6 +54,8 @@ class Replay:
         self.weights = tilting.weigh(
             reward, group, self.h, offset, self.log_z(self.h * (reward - offset).double())
         )
+        if self.credit is not None:
+            self.weights = replace(self.weights, credit=self.credit(reward, group))
         self.ess = float(tilting.effective_sample_size(self.weights.log_weight))
         self.available = tilting.available_kl(reward, group, self.h, offset)
 
@@ -91,3 +101,13 @@ class Replay:
         chosen = order[torch.searchsorted(probability[order].cumsum(0), ticks).clamp(max=len(self) - 1)]
         factor = (even / probability)[chosen].float()
         return self.rollouts.select(chosen), self.weights.select(chosen), factor
+
+    def draw_groups(self, rows: int, pairs: bool, generator: torch.Generator) -> tuple[Rollouts, Weights]:
+        """Whole groups, about ``rows`` rollouts in all, none twice; for ``pairs`` those with credit alone."""
+        group = self.weights.group
+        useful = self.weights.credit != 0 if pairs else torch.ones_like(group, dtype=torch.bool)
+        groups = torch.unique(group[useful])
+        count = max(1, rows * len(groups) // int(useful.sum()))
+        order = torch.randperm(len(groups), generator=generator, device=group.device)
+        chosen = (useful & torch.isin(group, groups[order[:count]])).nonzero().squeeze(1)
+        return self.rollouts.select(chosen), self.weights.select(chosen)

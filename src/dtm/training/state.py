@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from dtm.models.policy import Policy
 from dtm.records import ROLLOUT_TENSORS, Rollouts
 from dtm.training.checkpoint import Checkpoint, Tensors
 from dtm.training.progress import Progress
-from dtm.training.replay import LogZ, Replay
+from dtm.training.replay import Replay
 
 
 def pack(
@@ -34,10 +36,9 @@ def unpack(
     policy: Policy,
     optimizer: torch.optim.Optimizer,
     device: torch.device,
-    baseline: bool,
-    log_z: LogZ,
+    hold: Callable[[Rollouts, float], Replay],
 ) -> tuple[Replay | None, Progress]:
-    """Load models and optimiser in place; return the buffer and the counters."""
+    """Load models and optimiser in place; return the counters and the buffer, as ``hold`` makes it."""
     policy.load_weights(policy.student, checkpoint.tensors["student"])
     policy.load_weights(policy.teacher, checkpoint.tensors["teacher"])
     if policy.average is not None:
@@ -47,7 +48,7 @@ def unpack(
     if progress.h is None:
         return None, progress
     stored = {name: value.to(device) for name, value in checkpoint.tensors["buffer"].items()}
-    return Replay(Rollouts(**stored, tilt=progress.tilt), progress.h, baseline, log_z), progress
+    return hold(Rollouts(**stored, tilt=progress.tilt), progress.h), progress
 
 
 def optimizer_tensors(model: Denoiser, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -4,6 +4,9 @@ while a < A:
     open a phase:   rebuild the buffer from π_a, choose h, fresh optimiser
     step:           draw rows, mask them, loss, update; refresh part of the buffer now and then
     close a phase:  π_a ← student (or its average), a ← a + h, evaluate
+
+A baseline's iteration is a phase too: a counts iterations, the optimiser goes on, the buffer is not renewed
+within, and nothing is absorbed.
 """
 
 from __future__ import annotations
@@ -24,10 +27,18 @@ from dtm.evaluation.evaluate import evaluate
 from dtm.interpolants import Interpolant
 from dtm.models.denoiser import Denoiser
 from dtm.models.policy import Policy
-from dtm.objectives import Objective
+from dtm.objectives import Baseline, Objective
 from dtm.random import seeded, stream
-from dtm.records import Phase
-from dtm.training.annealing import begins_to_cool, choose_step, has_plateaued, lr_factor, phase_is_over
+from dtm.records import MaskedStates, Phase, Rollouts, Weights
+from dtm.training.annealing import (
+    begins_to_cool,
+    choose_step,
+    has_plateaued,
+    lr_factor,
+    next_step,
+    phase_is_over,
+    phase_steps,
+)
 from dtm.training.build import build_device, build_lora, compiles, precision
 from dtm.training.checkpoint import load_latest, save_checkpoint
 from dtm.training.config import RunConfig
@@ -61,10 +72,17 @@ class Trainer:
         self.config, self.collector, self.callbacks = config, collector, callbacks
         self.objective, self.interpolant, self.reward_range = objective, interpolant, reward_range
         self.checkpoints = checkpoints
+        self.baseline = objective if isinstance(objective, Baseline) else None
+        require(
+            (self.baseline is None) == (config.objective.baseline is None),
+            f"the objective is {type(objective).__name__}, but objective.name is {config.objective.name}: "
+            "the name decides whether the run anneals, so name the baseline there too",
+        )
         self.policy = Policy(
             base.to(self.device),
-            config.optimizer.ema,
+            config.optimizer.ema if self.baseline is None else None,
             lora=build_lora(config),
+            keep_base=self.baseline is not None and self.baseline.reads_base,
             generator=stream(config.seed, "adapters"),
         )
         if compiles(config, self.device):
@@ -94,11 +112,14 @@ class Trainer:
             while not (self.progress.h is None and self._is_finished()):
                 self.collector.between()
                 self._advance()
-                if self.progress.h is None or self.progress.step % self.config.checkpoint.every == 0:
+                closed = self.progress.h is None and self.baseline is None  # iterations are too short to save
+                if closed or self.progress.step % self.config.checkpoint.every == 0:
                     self.save()
         except (Interrupted, RewardError, DivergedError):
             self.save()
             raise
+        if self.baseline is not None:
+            self.save()
         self.progress.seconds = time.perf_counter() - self._clock
         self._emit("stopped", reason=self.progress.finished, tilt=self.progress.tilt)
         return self.progress
@@ -119,8 +140,7 @@ class Trainer:
             self.policy,
             self.optimizer,
             self.device,
-            self.config.objective.prompt_baseline,
-            global_log_z,
+            self._hold,
         )
         self._emit("resumed", phase=self.progress.phase, tilt=self.progress.tilt)
 
@@ -128,12 +148,14 @@ class Trainer:
         """One optimiser step, with the opening, refreshing or closing around it."""
         progress, config = self.progress, self.config
         replay = self._open_phase() if self.replay is None else self.replay
-        if progress.phase_step == 0 and len(torch.unique(gather_all(replay.rollouts.reward))) == 1:
-            self._close_phase(replay, "all rewards of the buffer are equal: nothing to learn")
+        if progress.phase_step == 0 and self._is_idle(replay):
+            equal = "all rewards of the buffer are equal" if self.baseline is None else "no reward differs"
+            self._close_phase(replay, f"{equal}: nothing to learn")
             return
         # After a stop between a phase's last step and its closing, only the closing is left to do.
         if not phase_is_over(config, progress.phase_step, progress.cooling_from):
-            if progress.phase_step > 0 and progress.phase_step % config.replay.refresh_every == 0:
+            due = progress.phase_step > 0 and progress.phase_step % config.replay.refresh_every == 0
+            if due and self.baseline is None:
                 self._refresh(replay)
             if progress.cooling_from is None and begins_to_cool(
                 config, progress.phase_step, progress.surely_absorbed
@@ -141,24 +163,40 @@ class Trainer:
                 progress.cooling_from = progress.phase_step
             self._step(replay)
         if phase_is_over(config, progress.phase_step, progress.cooling_from):
-            early = progress.phase_step < config.tilt.max_steps
+            early = progress.phase_step < phase_steps(config)
             self._close_phase(replay, "absorbed enough" if early else "step limit")
 
     # ── phases ───────────────────────────────────────────────────────────────────────────────────
 
     def _open_phase(self) -> Replay:
-        """Rebuild the whole buffer from π_a and begin a tilt by h, with a fresh optimiser."""
-        progress = self.progress
+        """Rebuild the whole buffer from π_a and begin a tilt by h, with a fresh optimiser.
+
+        A baseline begins an iteration, with the optimiser it has.
+        """
+        progress, tilt = self.progress, self.config.tilt
         rollouts = self._collect("rebuild", self.config.replay.prompts, first_group=0).rollouts
-        baseline = self.config.objective.prompt_baseline
-        above = gather_all(rollouts.reward - prompt_offset(rollouts, baseline))
-        h = choose_step(self.config.tilt, progress.tilt, above)
-        self.replay = Replay(rollouts, h, baseline, global_log_z)
+        if self.baseline is None:
+            offset = prompt_offset(rollouts, self.config.objective.prompt_baseline)
+            h = choose_step(tilt, progress.tilt, gather_all(rollouts.reward - offset))
+            self.optimizer.state.clear()
+        else:
+            h = next_step(progress.tilt, tilt.final, 1.0)
+        self.replay = self._hold(rollouts, h)
         progress.h, progress.phase_step, progress.cooling_from = h, 0, None
         progress.absorbed = progress.absorbed_error = None
         progress.control_numerator = progress.control_denominator = 0.0
-        self.optimizer.state.clear()
         return self.replay
+
+    def _hold(self, rollouts: Rollouts, h: float) -> Replay:
+        """A buffer for a tilt by h, with a baseline's credits."""
+        credit = None if self.baseline is None else self.baseline.credit
+        return Replay(rollouts, h, self.config.objective.prompt_baseline, global_log_z, credit)
+
+    def _is_idle(self, replay: Replay) -> bool:
+        """Whether the buffer has nothing to say: rewards that are equal, everywhere or within each group."""
+        if self.baseline is None:
+            return len(torch.unique(gather_all(replay.rollouts.reward))) == 1
+        return not bool(gather_all(replay.weights.credit).any())
 
     def _refresh(self, replay: Replay) -> None:
         """Replace the oldest prompts of the buffer, after measuring progress on the fresh rollouts."""
@@ -170,7 +208,7 @@ class Trainer:
         """Promote the student to π_{a+h} and measure it."""
         progress = self.progress
         assert progress.h is not None
-        if progress.phase_step > 0:
+        if progress.phase_step > 0 and self.baseline is None:
             self._measure(
                 replay, self._collect("closing", self.config.replay.refresh_prompts, replay.next_group)
             )
@@ -193,9 +231,13 @@ class Trainer:
     def _is_finished(self) -> bool:
         """Between phases: measure the π_a just reached, and decide whether to go on."""
         progress, tilt = self.progress, self.config.tilt
-        if not progress.evaluations or progress.evaluations[-1]["tilt"] != progress.tilt:
+        reached = progress.tilt >= tilt.final - 1e-9
+        measured = bool(progress.evaluations) and progress.evaluations[-1]["tilt"] == progress.tilt
+        if not measured and (reached or progress.phase % self.config.evaluation.every == 0):
             self._evaluate()
-        if progress.tilt >= tilt.final - 1e-9:
+        if reached and self.baseline is not None:
+            progress.finished = f"went through {progress.phase} iterations"
+        elif reached:
             progress.finished = f"reached the final tilt A = {tilt.final:g}"
         elif has_plateaued([row["reward"] for row in progress.evaluations], tilt.patience):
             progress.finished = f"held-out reward has not risen for {tilt.patience} phases"
@@ -206,18 +248,15 @@ class Trainer:
     def _step(self, replay: Replay) -> None:
         """One update on freshly masked rows of the buffer."""
         progress, config = self.progress, self.config.optimizer
-        generator = stream(self.config.seed, "batch", progress.step, self.rank, self.device)
-        rollouts, weights, factor = replay.draw(config.batch, self.config.replay.priority, generator)
-        states = self.interpolant.states(rollouts, self.policy.student.mask_id, generator)
-        states = replace(states, row_weight=states.row_weight * factor)
+        states, weights = self._batch(replay)
         phase = self._phase(replay)
         lr = config.lr * lr_factor(self.config, progress.phase_step, progress.cooling_from)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.policy.student.train()
         totals: dict[str, Tensor] = {}
-        size = config.micro_batch or config.batch
-        for start in range(0, config.batch, size):
+        size = self._micro_batch(states)
+        for start in range(0, states.sequences, size):
             part = slice(start, start + size)
             with self.accelerator.autocast(), self._dropout(start):
                 loss = self.objective.loss(self.policy, states.select(part), weights.select(part), phase)
@@ -243,6 +282,25 @@ class Trainer:
             return nullcontext()
         step = self.progress.step
         return seeded(self.config.seed, f"dropout {part}", step, self.rank, self.device)
+
+    def _batch(self, replay: Replay) -> tuple[MaskedStates, Weights]:
+        """Masked states of rows of the buffer, or of whole groups for a baseline, and their weights."""
+        config, progress = self.config, self.progress
+        generator = stream(config.seed, "batch", progress.step, self.rank, self.device)
+        mask_id = self.policy.student.mask_id
+        if self.baseline is not None:
+            rollouts, weights = replay.draw_groups(config.optimizer.batch, self.baseline.pairs, generator)
+            return self.interpolant.states(rollouts, mask_id, generator, progress.phase_step), weights
+        rollouts, weights, factor = replay.draw(config.optimizer.batch, config.replay.priority, generator)
+        states = self.interpolant.states(rollouts, mask_id, generator)
+        return replace(states, row_weight=states.row_weight * factor), weights
+
+    def _micro_batch(self, states: MaskedStates) -> int:
+        """Sequences in one forward pass: those whose rows fit, and never half a pair."""
+        config = self.config.optimizer
+        unit = 2 if self.baseline is not None and self.baseline.pairs else 1
+        rows = config.micro_batch or config.batch
+        return max(rows // (states.draws * unit), 1) * unit
 
     def _finish_step(self, replay: Replay, totals: dict[str, float], norm: float, lr: float) -> None:
         """Count the step, remember what adaptive c learnt from it, and report."""

@@ -1,0 +1,94 @@
+"""What a completion is worth beside the others of its prompt: advantages, weights and pairs.
+
+Functions of all rewards of a buffer and their groups, so that no way of cutting a batch changes them. A group
+whose rewards are all equal gets zeros, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Advantage = Callable[[Float[Tensor, " N"], Int[Tensor, " N"]], Float[Tensor, " N"]]
+"""A_i from rewards and groups."""
+
+
+def centred(reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """A_i = r_i − mean of the group, r_i included (d1, wd1, SPG, GDPO)."""
+    gap = reward.double() - _mean(reward.double(), group)
+    return torch.where(_tied(reward, group), 0.0, gap).to(reward.dtype)
+
+
+def z_score(reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """A_i = (r_i − mean) / std, the population's standard deviation (UniGRPO, TraceRL)."""
+    gap = centred(reward.double(), group)
+    spread = _mean(gap.square(), group).sqrt()
+    return torch.where(_tied(reward, group), 0.0, gap / spread).to(reward.dtype)
+
+
+def leave_one_out(reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """A_i = r_i − mean of the others = K/(K−1) times the centred one: its baseline has not seen r_i."""
+    size = _size(group).double()
+    scaled = centred(reward.double(), group) * size / (size - 1).clamp(min=1)
+    return scaled.to(reward.dtype)
+
+
+ADVANTAGES: dict[str, Advantage] = {"mean": centred, "z-score": z_score, "loo": leave_one_out}
+
+
+def softmax_credit(
+    advantage: Float[Tensor, " N"], group: Int[Tensor, " N"], sharpness: float, negatives: bool = True
+) -> Float[Tensor, " N"]:
+    r"""wd1's K (w⁺ − w⁻), with w^± = softmax over the group of ±ψ A; without ``negatives``, K w⁺.
+
+    Times the group's size K, so that the mean over rows is the mean over groups of its sum.
+    """
+    tilt = sharpness * advantage.double()
+    weight = _softmax(tilt, group)
+    if negatives:
+        weight = weight - _softmax(-tilt, group)
+    return (_size(group) * weight).to(advantage.dtype)
+
+
+def best_and_worst(reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """+1 for the (first) best completion of a prompt, −1 for the worst, 0 for all others and in ties."""
+    place = torch.arange(len(reward), device=reward.device)
+    high, low = _extreme(reward, group, "amax"), _extreme(reward, group, "amin")
+
+    def first(rows: Bool[Tensor, " N"]) -> Bool[Tensor, " N"]:
+        return rows & (place == _extreme(torch.where(rows, place, len(reward)), group, "amin"))
+
+    pair = first(reward == high).to(reward.dtype) - first(reward == low).to(reward.dtype)
+    return torch.where(high == low, 0.0, pair).to(reward.dtype)
+
+
+# ── within groups ────────────────────────────────────────────────────────────────────────────────
+
+
+def _size(group: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
+    _, member, size = torch.unique(group, return_inverse=True, return_counts=True)
+    return size[member]
+
+
+def _mean(value: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+    _, member, size = torch.unique(group, return_inverse=True, return_counts=True)
+    total = torch.zeros(len(size), dtype=value.dtype, device=value.device).index_add(0, member, value)
+    return (total / size)[member]
+
+
+def _extreme(value: Tensor, group: Int[Tensor, " N"], which: str) -> Tensor:
+    _, member = torch.unique(group, return_inverse=True)
+    empty = torch.zeros(int(member.max()) + 1, dtype=value.dtype, device=value.device)
+    return empty.scatter_reduce(0, member, value, which, include_self=False)[member]
+
+
+def _tied(reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
+    return _extreme(reward, group, "amax") == _extreme(reward, group, "amin")
+
+
+def _softmax(tilt: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+    weight = (tilt - _extreme(tilt, group, "amax")).exp()
+    return weight / (_mean(weight, group) * _size(group))

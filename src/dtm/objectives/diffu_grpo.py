@@ -1,0 +1,52 @@
+"""diffu-GRPO, the reinforcement learning of d1 (arXiv 2504.12216)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dtm.baselines import DiffuGRPOConfig
+from dtm.models.policy import Policy
+from dtm.objectives.advantages import ADVANTAGES
+from dtm.objectives.baseline import Baseline
+from dtm.objectives.ratios import clipped, is_clipped, k3
+from dtm.objectives.surrogates import token_scores
+from dtm.records import Loss, MaskedStates, Phase, Weights
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DiffuGRPO(Baseline):
+    r"""(1/Σ_i n_i) Σ_i Σ_{k≤n_i} [ −min(ρ A_i, clip(ρ, 1−ε, 1+ε) A_i) + β (e^d − d − 1) ].
+
+    With everything masked, φ_k = log π(o_k | prompt) is read off one pass; ρ = e^{φ(θ) − φ(a)} and
+    d = φ(0) − φ(θ). All tokens of a batch weigh alike, so that long completions weigh more.
+    """
+
+    settings: DiffuGRPOConfig = field(default_factory=DiffuGRPOConfig)
+
+    @property
+    def reads_base(self) -> bool:
+        """For the KL."""
+        return self.settings.beta > 0
+
+    def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+        """A_i."""
+        return ADVANTAGES[self.settings.advantage](reward, group)
+
+    def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
+        """Sums over the tokens of these rows, divided by those of the batch."""
+        settings = self.settings
+        score = token_scores(policy.log_pi(states), states)
+        share = states.eligible.view(score.shape) / states.batch_length
+        advantage = weights.credit[:, None, None].expand_as(score)
+        log_ratio = score - token_scores(policy.log_pi_a(states), states)
+        value = -(share * clipped(log_ratio, advantage, settings.epsilon)).sum()
+        metrics = {"clipped": (share * is_clipped(log_ratio, advantage, settings.epsilon)).sum()}
+        if settings.beta > 0:
+            divergence = (share * k3(token_scores(policy.log_pi_0(states), states) - score)).sum()
+            value, metrics["kl"] = value + settings.beta * divergence, divergence.detach()
+        return Loss(value, metrics)

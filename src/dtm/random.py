@@ -22,6 +22,12 @@ def stream(
     return torch.Generator(device).manual_seed(int.from_bytes(digest, "big"))
 
 
+def in_rounds(size: int, count: int, generator: torch.Generator) -> torch.Tensor:
+    """``count`` of the numbers below ``size`` in random order; none comes twice before all have come once."""
+    rounds = range(-(-count // size))
+    return torch.cat([torch.randperm(size, generator=generator) for _ in rounds])[:count]
+
+
 @contextmanager
 def seeded(
     seed: int, purpose: str, step: int = 0, rank: int = 0, device: torch.device | str = "cpu"

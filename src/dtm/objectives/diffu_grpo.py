@@ -12,7 +12,7 @@ from dtm.baselines import DiffuGRPOConfig
 from dtm.models.policy import Policy
 from dtm.objectives.advantages import ADVANTAGES
 from dtm.objectives.baseline import Baseline
-from dtm.objectives.ratios import clipped, is_clipped, k3
+from dtm.objectives.grpo import clipped_tokens
 from dtm.objectives.surrogates import token_scores
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
@@ -39,14 +39,8 @@ class DiffuGRPO(Baseline):
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
         """Sums over the tokens of these rows, divided by those of the batch."""
-        settings = self.settings
         score = token_scores(policy.log_pi(states), states)
         share = states.eligible.view(score.shape) / states.batch_length
-        advantage = weights.credit[:, None, None].expand_as(score)
-        log_ratio = score - token_scores(policy.log_pi_a(states), states)
-        value = -(share * clipped(log_ratio, advantage, settings.epsilon)).sum()
-        metrics = {"clipped": (share * is_clipped(log_ratio, advantage, settings.epsilon)).sum()}
-        if settings.beta > 0:
-            divergence = (share * k3(token_scores(policy.log_pi_0(states), states) - score)).sum()
-            value, metrics["kl"] = value + settings.beta * divergence, divergence.detach()
-        return Loss(value, metrics)
+        return clipped_tokens(
+            policy, states, score, share, weights.credit, self.settings.epsilon, self.settings.beta
+        )

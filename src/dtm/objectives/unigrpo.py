@@ -12,7 +12,7 @@ from dtm.baselines import UniGRPOConfig
 from dtm.models.policy import Policy
 from dtm.objectives.advantages import ADVANTAGES
 from dtm.objectives.baseline import Baseline
-from dtm.objectives.ratios import clipped, is_clipped, k3
+from dtm.objectives.grpo import clipped_tokens
 from dtm.objectives.surrogates import token_scores
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
@@ -39,15 +39,9 @@ class UniGRPO(Baseline):
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
         """Means over the masked positions of each row, summed and divided by the rows of the batch."""
-        settings = self.settings
         score = token_scores(policy.log_pi(states), states)
         scored = states.eligible.view(score.shape)
         share = scored / scored.sum(-1, keepdim=True).clamp(min=1) / states.batch_rows
-        advantage = weights.credit[:, None, None].expand_as(score)
-        log_ratio = score - token_scores(policy.log_pi_a(states), states)
-        value = -(share * clipped(log_ratio, advantage, settings.epsilon)).sum()
-        metrics = {"clipped": (share * is_clipped(log_ratio, advantage, settings.epsilon)).sum()}
-        if settings.beta > 0:
-            divergence = (share * k3(token_scores(policy.log_pi_0(states), states) - score)).sum()
-            value, metrics["kl"] = value + settings.beta * divergence, divergence.detach()
-        return Loss(value, metrics)
+        return clipped_tokens(
+            policy, states, score, share, weights.credit, self.settings.epsilon, self.settings.beta
+        )

@@ -17,7 +17,7 @@ from dtm.training.config import (
 
 
 def sudoku_mini() -> RunConfig:
-    """4×4 Sudoku in characters, 4.8M parameters, from a base that is right in one row of twenty."""
+    """4×4 Sudoku in characters, 4.8M parameters, pretrained to be right one time in twenty."""
     return RunConfig(
         recipe="sudoku-mini",
         precision="auto",
@@ -36,7 +36,7 @@ def sudoku_mini() -> RunConfig:
 
 
 def countdown_mini() -> RunConfig:
-    """Countdown in characters, 7.8M parameters, from a base that is right in one row of five."""
+    """Countdown in characters, 7.8M parameters, pretrained to be right one time in five."""
     return RunConfig(
         recipe="countdown-mini",
         precision="auto",

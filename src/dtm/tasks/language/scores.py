@@ -6,30 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dtm.tasks.answers.verdict import Verdict
-from dtm.tasks.countdown.items import CountdownItem
-from dtm.tasks.countdown.solve import needs
+from dtm.tasks.countdown.modes import mode_accuracies, share
 
 
 def scores(kind: str, verdicts: Sequence[Verdict], columns: Mapping[str, Sequence[Any]]) -> dict[str, float]:
     """Accuracy as it is published: of items, and for Sudoku of empty cells, beside the puzzles solved."""
     correct = [bool(verdict.correct) for verdict in verdicts]
-    measures = {"accuracy": _share(correct)}
+    measures = {"accuracy": share(correct)}
     if kind == "sudoku":
         cells = sum(verdict.correct_cells or 0 for verdict in verdicts)
         empty = sum(verdict.empty_cells or 0 for verdict in verdicts)
         measures = {"accuracy": cells / empty if empty else 0.0, "solved": measures["accuracy"]}
     if kind == "countdown":
-        measures |= _modes(correct, columns)
+        measures |= mode_accuracies(correct, columns["numbers"], columns["target"])
     return measures
-
-
-def _modes(correct: Sequence[bool], columns: Mapping[str, Sequence[Any]]) -> dict[str, float]:
-    """Countdown's two modes: items that + and − solve, and items that need × or ÷."""
-    modes: dict[str | None, list[bool]] = {"add": [], "multiply": []}
-    for right, numbers, target in zip(correct, columns["numbers"], columns["target"], strict=True):
-        modes.setdefault(needs(CountdownItem(tuple(numbers), target)), []).append(right)
-    return {"accuracy_add_sub": _share(modes["add"]), "accuracy_mul_div": _share(modes["multiply"])}
-
-
-def _share(found: Sequence[bool]) -> float:
-    return sum(found) / len(found) if found else 0.0

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -14,8 +11,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from dtm.errors import ConfigError, DataError, nearest, require
+from dtm.random import in_rounds
 from dtm.records import Prompts, Sequences
 from dtm.tasks.base import Reward, Sample
+from dtm.tasks.diversity import distinct_share
 from dtm.tasks.language.rows import Row
 from dtm.tasks.language.tokenizer import Chat
 
@@ -57,9 +56,7 @@ class LanguageTask:
     def prompts(self, split: str, count: int, generator: torch.Generator) -> Prompts:
         """``count`` rows of the split, padded on the left; none comes twice before all have come once."""
         rows = self._tokenised(split)
-        rounds = range(math.ceil(count / len(rows)))
-        order = torch.cat([torch.randperm(len(rows), generator=generator) for _ in rounds])[:count]
-        chosen = [rows[place] for place in order.tolist()]
+        chosen = [rows[place] for place in in_rounds(len(rows), count, generator).tolist()]
         tokens, attention = pad_left([ids for _, ids in chosen], self.eos_id)
         columns = {name: [row.columns[name] for row, _ in chosen] for name in chosen[0][0].columns}
         return Prompts(tokens, attention, [row.prompt for row, _ in chosen], columns)
@@ -91,11 +88,8 @@ class LanguageTask:
         **columns: Sequence[Any],
     ) -> dict[str, float]:
         """Mean reward, accuracy where the task has one, and the share of a prompt's answers that differ."""
-        answers: dict[int, list[str]] = defaultdict(list)
-        for text, key in zip(completions, group.tolist(), strict=True):
-            answers[key].append(text)
         accuracy = {} if self.accuracy is None else self.accuracy(completions, columns)
-        distinct = fmean(len(set(texts)) / len(texts) for texts in answers.values())
+        distinct = distinct_share(completions, group)
         return {"reward": float(reward.mean()), **accuracy, "distinct": distinct}
 
     def best(self, prompts: Sequence[Any]) -> float | None:

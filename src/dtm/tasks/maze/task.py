@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from dtm.errors import nearest, require
-from dtm.random import stream
+from dtm.random import in_rounds, stream
 from dtm.records import Prompts, Sequences
 from dtm.tasks.base import Sample
 from dtm.tasks.maze.figure import density_figure
@@ -77,9 +77,7 @@ class MazeTask:
     def prompts(self, split: str, count: int, generator: torch.Generator) -> Prompts:
         """``count`` pairs of the split; none comes twice before all of its pairs have come once."""
         pairs = self._pairs[_known(split)]
-        rounds = range(math.ceil(count / len(pairs)))
-        rows = torch.cat([torch.randperm(len(pairs), generator=generator) for _ in rounds])[:count]
-        cells = self.maze.rooms[pairs[rows]]
+        cells = self.maze.rooms[pairs[in_rounds(len(pairs), count, generator)]]
         tokens = torch.cat([cells, torch.full((count, 1), self.sep_id)], dim=1)
         size = self.maze.size
         views = [(divmod(start, size), divmod(goal, size)) for start, goal in cells.tolist()]

@@ -17,7 +17,7 @@ from dtm.tasks.answers.countdown import solves
 from dtm.tasks.countdown import reward as rewards
 from dtm.tasks.countdown.generate import NUMBERS, TARGETS, generate
 from dtm.tasks.countdown.items import CountdownItem, test_items, train_items
-from dtm.tasks.countdown.solve import needs
+from dtm.tasks.countdown.modes import mode_accuracies, share
 from dtm.tasks.mini.characters import BLANK, Alphabet
 
 TRAIN, HELD_OUT = 4096, 256
@@ -92,17 +92,9 @@ class Countdown:
 
     def measure(self, completions: Sequence[str], columns: Mapping[str, Sequence[Any]]) -> dict[str, float]:
         """Accuracy, and that of its two modes: items solvable by + and −, and items that need × or ÷."""
-        rows = zip(completions, columns["numbers"], columns["target"], strict=True)
-        modes: dict[str | None, list[bool]] = {"add": [], "multiply": []}
-        for text, numbers, target in rows:
-            mode = needs(CountdownItem(tuple(numbers), target))
-            modes.setdefault(mode, []).append(solves(text, numbers, target))
-        everything = [found for mode in modes.values() for found in mode]
-        return {
-            "accuracy": _share(everything),
-            "accuracy_add_sub": _share(modes["add"]),
-            "accuracy_mul_div": _share(modes["multiply"]),
-        }
+        numbers, target = columns["numbers"], columns["target"]
+        correct = [solves(*row) for row in zip(completions, numbers, target, strict=True)]
+        return {"accuracy": share(correct), **mode_accuracies(correct, numbers, target)}
 
     def _expressions(
         self, count: int, generator: torch.Generator
@@ -204,7 +196,3 @@ def _keys(numbers: Int[Tensor, "N 3"], target: Int[Tensor, " N"]) -> Int[Tensor,
 
 def _distinct(items: Sequence[CountdownItem]) -> list[CountdownItem]:
     return list({item.key: item for item in items}.values())
-
-
-def _share(found: Sequence[bool]) -> float:
-    return sum(found) / len(found) if found else 0.0

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -15,8 +12,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from dtm.errors import nearest, require
+from dtm.random import in_rounds
 from dtm.records import Prompts, Sequences
 from dtm.tasks.base import Sample
+from dtm.tasks.diversity import distinct_share
 from dtm.tasks.mini.characters import flush_left, flush_right
 from dtm.tasks.mini.puzzle import Item, Puzzle
 
@@ -40,9 +39,7 @@ class MiniTask:
     def prompts(self, split: str, count: int, generator: torch.Generator) -> Prompts:
         """``count`` questions of the split; none comes twice before all have come once."""
         items = self._items(_known(split))
-        rounds = range(math.ceil(count / len(items)))
-        rows = torch.cat([torch.randperm(len(items), generator=generator) for _ in rounds])[:count]
-        chosen: list[Item] = [items[row] for row in rows.tolist()]
+        chosen: list[Item] = [items[row] for row in in_rounds(len(items), count, generator).tolist()]
         questions = [self.puzzle.question(item) for item in chosen]
         tokens, attention = flush_right(self.alphabet.grid(questions), self.eos_id)
         names = chosen[0].columns
@@ -86,13 +83,10 @@ class MiniTask:
         **columns: Sequence[Any],
     ) -> dict[str, float]:
         """Mean reward, accuracies, and the share of a prompt's answers that differ."""
-        answers: dict[int, list[str]] = defaultdict(list)
-        for text, key in zip(completions, group.tolist(), strict=True):
-            answers[key].append(text)
         return {
             "reward": float(reward.mean()),
             **self.puzzle.measure(completions, columns),
-            "distinct": fmean(len(set(texts)) / len(texts) for texts in answers.values()),
+            "distinct": distinct_share(completions, group),
         }
 
     def best(self, prompts: Sequence[str]) -> float:

@@ -15,7 +15,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,7 @@ def settings(folders: Mapping[str, Path], smoke: bool) -> dict[str, RunConfig]:
         "adaptive",
         2.5,
     )
+    chosen["paper base, default recipe"] = _ablation(replace(good, model=weak.model), "adaptive", 5.0)
     return {name: _small(config) for name, config in chosen.items()} if smoke else chosen
 
 
@@ -150,22 +153,40 @@ def measure(config: RunConfig, model: dtm.Transformer, sizes: Sizes) -> dict[str
     return {**tested.measures, "best": tested.best, "samples": samples}
 
 
-def measured_run(run: dtm.Run, sizes: Sizes) -> dict[str, Any]:
+def measured_run(folder: Path, sizes: Sizes) -> dict[str, Any]:
     """The measures of a finished run, kept in its folder."""
-    return _kept(run.path / f"test-{sizes.test.prompts}.json", lambda: measure(run.config, run.model, sizes))
+    run = dtm.Run.open(folder)
+    return _kept(folder / f"test-{sizes.test.prompts}.json", lambda: measure(run.config, run.model, sizes))
 
 
-def measured_base(config: RunConfig, folder: Path, sizes: Sizes) -> dict[str, Any]:
+def measured_base(config: RunConfig, sizes: Sizes) -> dict[str, Any]:
     """The same for a base under a configuration's decoder, and all its rewards for the effective tilt."""
 
     def fresh() -> dict[str, Any]:
-        model = load_model(folder)
+        model = load_model(Path(str(config.model.base)))
         wide = api.measure(config, model, sizes.base)
         return {**measure(config, model, sizes), "rewards": wide.rewards, "groups": _groups(wide)}
 
+    return _kept(_base_file(config, sizes), fresh)
+
+
+def _base_file(config: RunConfig, sizes: Sizes) -> Path:
     decoding = config.decoding
     setting = f"{decoding.order}-{decoding.block}-{decoding.certainty}-{sizes.test.prompts}"
-    return _kept(folder.parent / f"test-{setting}.json", fresh)
+    return Path(str(config.model.base)).parent / f"test-{setting}.json"
+
+
+def measure_all(
+    chosen: Mapping[str, RunConfig], runs: Mapping[str, dtm.Run], sizes: Sizes, jobs: int
+) -> None:
+    """Every base and every run, some side by side; what is measured is kept and read back later."""
+    spawned = get_context("spawn")  # a process that has used the GPU must not be forked
+    with ProcessPoolExecutor(jobs, mp_context=spawned) as pool:
+        configs = {_base_file(config, sizes): config for config in chosen.values()}
+        work = [pool.submit(measured_base, config, sizes) for config in configs.values()]
+        work += [pool.submit(measured_run, run.path, sizes) for run in runs.values()]
+        for done in work:
+            done.result()
 
 
 def _groups(evaluation: Evaluation) -> list[int]:
@@ -209,9 +230,9 @@ def write_results(
     out.mkdir(parents=True, exist_ok=True)
     rows, curves, commits = [], {}, set()
     for name, config in chosen.items():
-        base = measured_base(config, Path(str(config.model.base)), sizes)
+        base = measured_base(config, sizes)
         of_seeds = [runs[f"{name}-{seed}"] for seed in SEEDS]
-        found = [quantities(base, measured_run(run, sizes), run.summary["minutes"]) for run in of_seeds]
+        found = [quantities(base, measured_run(run.path, sizes), run.summary["minutes"]) for run in of_seeds]
         curves[name] = [_curve(run) for run in of_seeds]
         rows.append(
             {
@@ -265,9 +286,9 @@ def _write_figures(
         best = curves[names[0]][0][0]["best"]
         drawn = comparison_figure({name: curves[name] for name in names}, best)
         drawn.savefig(out / f"{figure}.png", dpi=150)
-        base = measured_base(chosen[names[0]], Path(str(chosen[names[0]].model.base)), sizes)
+        base = measured_base(chosen[names[0]], sizes)
         panels = [("base", base["samples"])]
-        panels += [(name, measured_run(runs[f"{name}-{SEEDS[0]}"], sizes)["samples"]) for name in names]
+        panels += [(name, measured_run(runs[f"{name}-{SEEDS[0]}"].path, sizes)["samples"]) for name in names]
         paths = [(name, task.valid_paths(samples)) for name, samples in panels]
         pairs = list(dict.fromkeys((tuple(p[0]), tuple(p[1])) for p, _ in base["samples"]))
         density_figure(task.maze, paths, pairs).savefig(out / f"{figure}-paths.png", dpi=150)
@@ -319,7 +340,7 @@ def main() -> None:
         "--out", type=Path, default=Path("runs/maze"), metavar="DIR", help="folder of the runs"
     )
     parser.add_argument("--jobs", type=int, default=3, metavar="J", help="runs side by side (default: 3)")
-    parser.add_argument("--only", metavar="TEXT", help="just the settings whose name holds this text")
+    parser.add_argument("--only", metavar="TEXT", help="just the settings whose name begins with this text")
     parser.add_argument("--pretrain-only", action="store_true", help="stop after the two bases")
     parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -327,14 +348,15 @@ def main() -> None:
     if options.pretrain_only:
         return
     chosen = settings(folders, options.smoke)
-    wanted = {name: config for name, config in chosen.items() if (options.only or "") in name}
+    wanted = {name: config for name, config in chosen.items() if name.startswith(options.only or "")}
     if not wanted:
-        parser.error(f"--only: no setting holds {options.only!r}; there are {', '.join(chosen)}")
+        parser.error(f"--only: no setting begins with {options.only!r}; there are {', '.join(chosen)}")
     runs = run_all(over_seeds(wanted, SEEDS), options.out, options.jobs)
     if len(wanted) < len(chosen):
         print("no results yet: call it without --only to gather them")
         return
     sizes, out = (SMOKE, options.out / "results") if options.smoke else (FULL, RESULTS)
+    measure_all(chosen, runs, sizes, options.jobs)
     write_results(out, chosen, runs, folders, sizes, " ".join(["python", *sys.argv]))
 
 

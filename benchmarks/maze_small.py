@@ -30,7 +30,7 @@ SEEDS = (0, 1, 2)
 CONTROLS = {"adaptive": True, "one": False, "zero": False}
 """Control variates and whether the ratio guard is on; the first is the recipe's default."""
 MEASURES = ("gap_closed", "valid_base", "valid_tuned", "coverage_ratio")
-EVERY_TEST_PROMPT = EvaluationConfig(split="test", prompts=235, completions=16)
+EVERY_TEST_PROMPT = EvaluationConfig(split="test", prompts=236, completions=16)
 """More than a run's own evaluation: each held-out pair of rooms once."""
 
 Measures = dict[str, float]

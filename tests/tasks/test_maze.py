@@ -93,6 +93,8 @@ def test_the_splits_are_disjoint_and_together_complete(task):
     pairs = {split: set(task.prompts(split, size, stream(0, "test")).views) for split, size in sizes.items()}
     assert {split: len(found) for split, found in pairs.items()} == sizes
     assert len(set().union(*pairs.values())) == 16 * 15
+    for found in pairs.values():
+        assert {(goal, start) for start, goal in found} == found  # the way back is never in another split
     again = MazeTask(size=9, completion_length=24)
     assert set(again.prompts("test", 24, stream(9, "test")).views) == pairs["test"]
 

@@ -54,7 +54,7 @@ def maze() -> RunConfig:
             prompts=640, completions=16, refresh_every=100, refresh_fraction=0.5, priority=0.5
         ),
         optimizer=OptimizerConfig(lr=2e-4, batch=768, decay=0.8),
-        evaluation=EvaluationConfig(prompts=512, completions=8),
+        evaluation=EvaluationConfig(prompts=512, completions=4),
         pretrain=PretrainConfig(steps=12_000, batch=512, lr=2e-3),
     )
 

@@ -196,15 +196,18 @@ class MazeTask:
 
     @cached_property
     def _pairs(self) -> dict[str, Int[Tensor, "K 2"]]:
-        """The splits as (start, goal) rooms, without the pairs too far apart for the completion."""
+        """The splits as (start, goal) rooms, without the pairs too far apart for the completion.
+
+        A pair and its way back belong to one split: the path of one, reversed, is a path of the other.
+        """
         cells = 2 * self.maze.hops + 1
-        pairs = ((cells > 1) & (cells <= self.completion_length)).nonzero()
-        order = torch.randperm(len(pairs), generator=stream(self.seed, "maze-split"))
-        share = max(1, round(self.held_out * len(pairs)))
+        there = ((cells > 1) & (cells <= self.completion_length)).triu().nonzero()
+        there = there[torch.randperm(len(there), generator=stream(self.seed, "maze-split"))]
+        share = max(1, round(self.held_out * len(there)))
+        validation, test, train = there.tensor_split([share, 2 * share])
         return {
-            "validation": pairs[order[:share]],
-            "test": pairs[order[share : 2 * share]],
-            "train": pairs[order[2 * share :]],
+            split: torch.cat([part, part.flip(1)])
+            for split, part in (("validation", validation), ("test", test), ("train", train))
         }
 
     @cached_property

@@ -51,9 +51,9 @@ class Sizes:
 
 
 FULL = Sizes(
-    test=EvaluationConfig(split="test", prompts=512, completions=16),
+    test=EvaluationConfig(split="test", prompts=512, completions=8),
     pictures=EvaluationConfig(split="test", prompts=4, completions=128),
-    base=EvaluationConfig(split="test", prompts=512, completions=64),
+    base=EvaluationConfig(split="test", prompts=512, completions=32),
 )
 SMOKE = Sizes(
     test=EvaluationConfig(split="test", prompts=4, completions=2),
@@ -92,7 +92,10 @@ def settings(folders: Mapping[str, Path], smoke: bool) -> dict[str, RunConfig]:
 
 
 def _ablation(config: RunConfig, control: str, h: float) -> RunConfig:
-    """A = 15 by steps of h, at equal compute: a round is a fresh buffer and 100 updates, six in all."""
+    """A = 15 by steps of h, at equal compute: a round is a fresh buffer and 100 updates, six in all.
+
+    Updates have 512 rows, so that all of it fits into the minutes that one can spend.
+    """
     phases = A / h
     return replace(
         config,
@@ -105,6 +108,7 @@ def _ablation(config: RunConfig, control: str, h: float) -> RunConfig:
             refresh_fraction=1.0,
             priority=config.replay.priority,
         ),
+        optimizer=replace(config.optimizer, batch=512),
     )
 
 

@@ -83,9 +83,7 @@ def settings(folders: Mapping[str, Path], smoke: bool) -> dict[str, RunConfig]:
     for control, h in (("one", 2.5), ("zero", 2.5), ("one", 7.5)):
         chosen[f"paper: c {control}, h {h:g}"] = _ablation(weak, control, h)
     chosen["paper base, our objective"] = _ablation(
-        replace(weak, objective=replace(good.objective, after_end=True), optimizer=good.optimizer),
-        "adaptive",
-        2.5,
+        replace(weak, objective=replace(good.objective, after_end=True)), "adaptive", 2.5
     )
     chosen["paper base, default recipe"] = _ablation(replace(good, model=weak.model), "adaptive", 5.0)
     return {name: _small(config) for name, config in chosen.items()} if smoke else chosen

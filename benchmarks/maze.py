@@ -125,8 +125,8 @@ def _small(config: RunConfig) -> RunConfig:
     )
 
 
-def pretrain(config: RunConfig, folder: Path) -> Path:
-    """The finished pretraining in the folder: as it is, continued, or made, in a process of its own."""
+def pretrain(config: RunConfig, folder: Path) -> None:
+    """Finish the pretraining in the folder, in a process of its own, if it has not finished yet."""
     if not (folder / "summary.json").is_file():
         settings_file = folder.with_name(f"{folder.name}.yaml")
         settings_file.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +141,6 @@ def pretrain(config: RunConfig, folder: Path) -> Path:
         )
         if not (folder / "summary.json").is_file():
             sys.exit(f"stopped; the same command continues {folder}")
-    return folder / "model"
 
 
 # ── what is measured ─────────────────────────────────────────────────────────────────────────────
@@ -346,19 +345,22 @@ def main() -> None:
     parser.add_argument("--pretrain-only", action="store_true", help="stop after the two bases")
     parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    folders = {name: pretrain(config, options.out / name) for name, config in bases(options.smoke).items()}
-    if options.pretrain_only:
-        return
+    folders = {name: options.out / name / "model" for name in bases(options.smoke)}
     chosen = settings(folders, options.smoke)
     wanted = {name: config for name, config in chosen.items() if name.startswith(options.only or "")}
     if not wanted:
         parser.error(f"--only: no setting begins with {options.only!r}; there are {', '.join(chosen)}")
+    for name, config in bases(options.smoke).items():
+        if str(folders[name]) in {setting.model.base for setting in wanted.values()}:
+            pretrain(config, folders[name].parent)
+    if options.pretrain_only:
+        return
+    sizes, out = (SMOKE, options.out / "results") if options.smoke else (FULL, RESULTS)
     runs = run_all(over_seeds(wanted, SEEDS), options.out, options.jobs)
+    measure_all(wanted, runs, sizes, options.jobs)
     if len(wanted) < len(chosen):
         print("no results yet: call it without --only to gather them")
         return
-    sizes, out = (SMOKE, options.out / "results") if options.smoke else (FULL, RESULTS)
-    measure_all(chosen, runs, sizes, options.jobs)
     write_results(out, chosen, runs, folders, sizes, " ".join(["python", *sys.argv]))
 
 

@@ -55,7 +55,7 @@ def maze() -> RunConfig:
         ),
         optimizer=OptimizerConfig(lr=2e-4, batch=768, decay=0.8),
         evaluation=EvaluationConfig(prompts=512, completions=4),
-        pretrain=PretrainConfig(steps=8000, batch=512, lr=2e-3),
+        pretrain=PretrainConfig(steps=12_000, batch=512, lr=2e-3),
     )
 
 

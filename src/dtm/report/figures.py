@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from dtm.errors import require
 
@@ -58,7 +58,7 @@ def comparison_figure(
         axes.set_title(PANELS[key], fontsize=11)
         axes.set_xlabel(axis)
         if key == "valid":
-            axes.yaxis.set_major_formatter(_percent)
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         if key == "reward":
             _references(axes, base=float(axes.lines[0].get_ydata()[0]), best=best)
     if legend:
@@ -90,7 +90,7 @@ def phases_figure(phases: Rows) -> Figure:
         [f"{row['tilt']:.3g}→{row['tilt'] + row['step']:.3g}" for row in shown],
     )
     axes.set_xlabel(r"phase $a \to a + h$")
-    axes.yaxis.set_major_formatter(_percent)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     low, high = axes.get_ylim()
     axes.set_ylim(min(0.0, low), max(1.05, high))
     figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=9, handlelength=3)
@@ -144,7 +144,3 @@ def _tidy(axes: Axes) -> None:
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=9)
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-
-
-def _percent(value: float, _: object) -> str:
-    return f"{100 * value:.3g}%"

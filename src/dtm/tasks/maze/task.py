@@ -161,7 +161,10 @@ class MazeTask:
         return float(self._best[rooms[:, 0], rooms[:, 1]].mean())
 
     def picture(self, before: Sequence[Sample], after: Sequence[Sample]) -> Figure | None:
-        """The density of the valid paths of four prompts: those whose base paths have most to gain."""
+        """The density of the valid paths of four prompts: those whose base paths have most to gain.
+
+        Of a pair and its way back, one is enough.
+        """
         panels = [
             (label, self.valid_paths(samples)) for label, samples in (("base", before), ("tuned", after))
         ]
@@ -170,8 +173,11 @@ class MazeTask:
             pair = (path[0], path[-1])
             rewards[pair] += self.reward([pair], [path])
         gain = {pair: self.best([pair]) - fmean(found) for pair, found in rewards.items()}
-        pairs = sorted(gain, key=lambda pair: -gain[pair])[:4]
-        return density_figure(self.maze, panels, pairs) if pairs else None
+        pairs: list[Pair] = []
+        for pair in sorted(gain, key=lambda pair: -gain[pair]):
+            if pair[::-1] not in pairs:
+                pairs.append(pair)
+        return density_figure(self.maze, panels, pairs[:4]) if pairs else None
 
     def valid_paths(self, samples: Sequence[Sample]) -> list[list[Cell]]:
         """The valid paths among samples, with cells as tuples also where they come from JSON."""

@@ -47,7 +47,11 @@ class Denoiser(nn.Module, ABC):
         """
         positions = where.flatten().nonzero().squeeze(1) if where.dtype == torch.bool else where
         rows = predictors(positions, attention, tokens.shape, self.shift)
-        logits = self.head(self.hidden(tokens, attention).flatten(0, 1).index_select(0, rows))
+        return self.log_pi(self.hidden(tokens, attention).flatten(0, 1).index_select(0, rows))
+
+    def log_pi(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
+        """Log π_θ, in float32 or better, from chosen hidden states."""
+        logits = self.head(rows)
         logits = logits[:, : self.vocab_size].to(torch.promote_types(logits.dtype, torch.float32))
         logits[:, self.mask_id] = EXCLUDED
         return logits.log_softmax(-1)

@@ -104,6 +104,8 @@ def build_decoder(config: DecodingConfig) -> Decoder:
         tokens_per_step=config.tokens_per_step,
         temperature=config.temperature,
         certainty=config.certainty,
+        cache=config.cache,
+        until_end=config.until_end,
     )
 
 

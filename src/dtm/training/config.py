@@ -153,8 +153,35 @@ class DecodingConfig:
     certainty: float | None = None
     """Also reveal every position whose likeliest token has at least this probability. Saves most
     forward passes; each such token moves the law by at most 1 − certainty in total variation."""
+    cache: Literal["none", "block"] = "none"
+    """block: only the first pass of a block is over whole sequences; the others are over the block, against
+    the keys and values that it left. Several times faster at 8B, and an approximation: see audit."""
+    until_end: bool = False
+    """Stop a completion after the block with its end token, and give its place in the batch to the next
+    prompt; what it leaves unwritten becomes end tokens."""
     batch: int = 256
     """Sequences decoded together."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditConfig:
+    """Decoding again without its shortcuts (cache, until-end, certainty), with the same noise, to compare."""
+
+    share: float = 0.02
+    """Share of the prompts of every collection of rollouts that are compared; 0: none."""
+    agreement: float = 0.5
+    """Least share of tokens, up to the end of a completion, that must be the same. A single other token
+    changes most of what follows it, so that this says little about the law."""
+    shift: float | None = None
+    """Largest change of the mean reward, in units of the reward and beyond twice its standard error; none:
+    any. Past this limit or the one on agreement the rest of the run takes no shortcuts, and says so."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.share <= 1, f"audit.share is a share in [0, 1], got {self.share:g}")
+        require(0 <= self.agreement <= 1, f"audit.agreement is a share in [0, 1], got {self.agreement:g}")
+        require(
+            self.shift is None or self.shift >= 0, f"audit.shift must not be negative, got {self.shift}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -421,6 +448,7 @@ class RunConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     adapter: AdapterConfig = field(default_factory=AdapterConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    audit: AuditConfig = field(default_factory=AuditConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     tilt: TiltConfig = field(default_factory=TiltConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from dtm.baselines import GDPOConfig, SPGConfig, TraceRLConfig, VRPOConfig
-from dtm.decoding import decode
+from dtm.decoding import decode_all
 from dtm.interpolants import MaskCount
 from dtm.models.denoiser import Denoiser
 from dtm.models.memory import projection_parameters
@@ -121,7 +121,9 @@ def _rollout(config: RunConfig, task: Task, model: Denoiser, device: torch.devic
     prompts = task.prompts("train", rows, stream(0, "forecast")).to(device)
     decoder, noise = build.build_decoder(config.decoding), stream(0, "forecast", device=device)
     with build.autocast(config, device):
-        return _seconds(lambda: decode(model, prompts, task.completion_length, decoder, noise)) / rows
+        return (
+            _seconds(lambda: decode_all(model, prompts, task.completion_length, decoder, noise, rows)) / rows
+        )
 
 
 def _forward(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:

@@ -168,7 +168,7 @@ class AuditConfig:
     """Decoding again without its shortcuts (cache, until-end, certainty), with the same noise, to compare."""
 
     share: float = 0.02
-    """Share of the prompts of every collection of rollouts that are compared; 0: none."""
+    """Share of every collection of rollouts that is decoded twice to compare; 0: none."""
     agreement: float = 0.5
     """Least share of tokens, up to the end of a completion, that must be the same. A single other token
     changes most of what follows it, so that this says little about the law."""
@@ -179,9 +179,7 @@ class AuditConfig:
     def __post_init__(self) -> None:
         require(0 <= self.share <= 1, f"audit.share is a share in [0, 1], got {self.share:g}")
         require(0 <= self.agreement <= 1, f"audit.agreement is a share in [0, 1], got {self.agreement:g}")
-        require(
-            self.shift is None or self.shift >= 0, f"audit.shift must not be negative, got {self.shift}"
-        )
+        require(self.shift is None or self.shift >= 0, f"audit.shift must not be negative, got {self.shift}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

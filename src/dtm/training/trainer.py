@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from dtm.models.denoiser import Denoiser
 from dtm.models.policy import Policy
 from dtm.objectives import Baseline, Objective
 from dtm.random import seeded, stream
-from dtm.records import MaskedStates, Phase, Rollouts, Weights
+from dtm.records import MaskedStates, Phase, Prompts, Rollouts, Weights
 from dtm.training.annealing import (
     begins_to_cool,
     choose_step,
@@ -39,6 +39,7 @@ from dtm.training.annealing import (
     phase_is_over,
     phase_steps,
 )
+from dtm.training.audit import Tally, audit
 from dtm.training.build import build_device, build_lora, compiles, precision
 from dtm.training.checkpoint import load_latest, save_checkpoint
 from dtm.training.config import RunConfig
@@ -227,6 +228,8 @@ class Trainer:
         progress.tilt += progress.h
         progress.phase += 1
         progress.h, self.replay = None, None
+        if self.baseline is None:  # an iteration of a baseline is too short to judge by
+            progress.audited = {}
 
     def _is_finished(self) -> bool:
         """Between phases: measure the π_a just reached, and decide whether to go on."""
@@ -324,13 +327,14 @@ class Trainer:
     def _collect(self, purpose: str, prompts: int, first_group: int) -> Collected:
         """Rewarded rollouts of π_a for random training prompts."""
         progress, config = self.progress, self.config
-        begin = time.perf_counter()
         asked = self.collector.task.prompts(
             "train", prompts, stream(config.seed, f"{purpose} prompts", progress.step, self.rank)
         )
         noise = stream(config.seed, f"{purpose} rollouts", progress.step, self.rank, self.device)
         with self.accelerator.autocast():
-            collected = self.collector.collect(
+            audited, beyond = self._audit(purpose, asked.to(self.device))
+            begin = time.perf_counter()
+            collected = self._collector(beyond).collect(
                 self.policy.teacher,
                 asked.to(self.device),
                 config.replay.completions,
@@ -338,10 +342,31 @@ class Trainer:
                 noise,
                 first_group,
             )
+        # Only now: a stop in mid-collection repeats all of it.
+        progress.audited, progress.exact_because = audited, beyond
         speed = (len(collected.rollouts) + collected.skipped) / (time.perf_counter() - begin)
         row = {"tilt": progress.tilt, "purpose": purpose, "skipped": collected.skipped, "per_second": speed}
         self._emit("rollouts", **row, reward=float(collected.rollouts.reward.mean()))
         return collected
+
+    def _collector(self, exact_because: str | None) -> Collector:
+        """How rollouts are drawn: as configured, or without shortcuts once there is a reason."""
+        if exact_because is None:
+            return self.collector
+        return replace(self.collector, decoder=self.collector.decoder.without_shortcuts)
+
+    def _audit(self, purpose: str, prompts: Prompts) -> tuple[dict[str, Any], str | None]:
+        """Continue the phase's comparison with exact decoding; and say why, if it is past a limit."""
+        progress, limits = self.progress, self.config.audit
+        collector = self._collector(progress.exact_because)
+        if not (collector.decoder.takes_shortcuts and limits.share > 0):
+            return progress.audited, progress.exact_because
+        rows = math.ceil(limits.share * len(prompts) * self.config.replay.completions)
+        noise = stream(self.config.seed, f"{purpose} audit", progress.step, self.rank)
+        tally = Tally(**progress.audited) + audit(collector, self.policy.teacher, prompts, rows, noise)
+        beyond = tally.beyond(limits)
+        self._emit("audit", tilt=progress.tilt, **tally.numbers(), falls_back=beyond)
+        return asdict(tally), beyond
 
     def _measure(self, replay: Replay, fresh: Collected) -> None:
         """The fraction of the phase's available KL gained so far, and its standard error."""
@@ -361,7 +386,8 @@ class Trainer:
     def _evaluate(self) -> None:
         """Measure π_a on the held-out prompts."""
         with self.accelerator.autocast():
-            result = evaluate(self.policy.teacher, self.collector, self.config.evaluation, self.device)
+            collector = self._collector(self.progress.exact_because)
+            result = evaluate(self.policy.teacher, collector, self.config.evaluation, self.device)
         row = {"tilt": self.progress.tilt, **result.measures}
         if result.best is not None:
             row["best"] = result.best

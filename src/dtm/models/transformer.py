@@ -100,6 +100,10 @@ def rotate(x: Float[Tensor, "B H W E"], rotation: Rotation) -> Float[Tensor, "B 
     return (x * cosine + turned * sine).to(x.dtype)
 
 
+COMPILATIONS = 64
+"""Kinds of passes that torch.compile may prepare before it gives up; 8 by default."""
+
+
 class Attention(nn.Module):
     """Full (not causal) attention; padded keys are never attended to."""
 
@@ -220,7 +224,11 @@ class Transformer(Denoiser):
         return KeyValues(tuple((room(), room()) for _ in self.blocks))
 
     def compile_blocks(self) -> None:
-        """Let torch.compile fuse each block; all blocks and batch sizes share one compilation."""
+        """Let torch.compile fuse each block; all blocks and batch sizes share one compilation.
+
+        Training, rollouts, passes over windows, with and without adapters and padding: each has its own.
+        """
+        torch._dynamo.config.recompile_limit = COMPILATIONS
         for block in self.blocks:
             block.compile(dynamic=True)
 

@@ -130,6 +130,9 @@ class AdapterConfig:
     """Dropout on the adapters' input, in training steps alone."""
     targets: str = "all"
     """Projections by name with commas between, or all seven, or published: the four of public code."""
+    merge: bool = True
+    """Add π_a's adapter into copies of the weights while rollouts are drawn, if half of the free memory holds
+    them: faster, and rounded to the precision of the base."""
 
     def __post_init__(self) -> None:
         require(self.rank is None or self.rank >= 1, f"adapter.rank must be at least 1, got {self.rank}")

@@ -76,9 +76,10 @@ def memory(config: RunConfig, task: Task, shape: TransformerConfig) -> Memory:
 
 
 def available(device: torch.device) -> int:
-    """Bytes that are free."""
+    """Bytes that are free; on a GPU also those that torch holds and does not use."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + held
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))

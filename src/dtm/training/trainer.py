@@ -27,6 +27,7 @@ from dtm.evaluation.evaluate import evaluate
 from dtm.interpolants import Interpolant
 from dtm.models.denoiser import Denoiser
 from dtm.models.policy import Policy
+from dtm.models.transformer import Transformer
 from dtm.objectives import Baseline, Objective
 from dtm.random import seeded, stream
 from dtm.records import MaskedStates, Phase, Prompts, Rollouts, Weights
@@ -45,7 +46,8 @@ from dtm.training.checkpoint import load_latest, save_checkpoint
 from dtm.training.config import RunConfig
 from dtm.training.events import Callback, Event
 from dtm.training.interrupts import Interrupted
-from dtm.training.meter import gained_on
+from dtm.training.meter import ROWS, gained_on
+from dtm.training.preflight import available
 from dtm.training.progress import Progress
 from dtm.training.ranks import gather_all, global_log_z, mean_over_ranks, start_accelerator
 from dtm.training.replay import Replay, prompt_offset
@@ -331,11 +333,12 @@ class Trainer:
             "train", prompts, stream(config.seed, f"{purpose} prompts", progress.step, self.rank)
         )
         noise = stream(config.seed, f"{purpose} rollouts", progress.step, self.rank, self.device)
+        teacher = self._decoding_teacher()
         with self.accelerator.autocast():
-            audited, beyond = self._audit(purpose, asked.to(self.device))
+            audited, beyond = self._audit(purpose, teacher, asked.to(self.device))
             begin = time.perf_counter()
             collected = self._collector(beyond).collect(
-                self.policy.teacher,
+                teacher,
                 asked.to(self.device),
                 config.replay.completions,
                 progress.tilt,
@@ -355,7 +358,16 @@ class Trainer:
             return self.collector
         return replace(self.collector, decoder=self.collector.decoder.without_shortcuts)
 
-    def _audit(self, purpose: str, prompts: Prompts) -> tuple[dict[str, Any], str | None]:
+    def _decoding_teacher(self) -> Denoiser:
+        """π_a, with its adapter merged into the weights where that is wanted and there is room."""
+        if not self.config.adapter.merge:
+            return self.policy.teacher
+        model = self.policy.decoding_teacher(available(self.device) // 2)
+        if isinstance(model, Transformer) and compiles(self.config, self.device):
+            model.compile_blocks()
+        return model
+
+    def _audit(self, purpose: str, teacher: Denoiser, prompts: Prompts) -> tuple[dict[str, Any], str | None]:
         """Continue the phase's comparison with exact decoding; and say why, if it is past a limit."""
         progress, limits = self.progress, self.config.audit
         collector = self._collector(progress.exact_because)
@@ -363,7 +375,7 @@ class Trainer:
             return progress.audited, progress.exact_because
         rows = math.ceil(limits.share * len(prompts) * self.config.replay.completions)
         noise = stream(self.config.seed, f"{purpose} audit", progress.step, self.rank)
-        tally = Tally(**progress.audited) + audit(collector, self.policy.teacher, prompts, rows, noise)
+        tally = Tally(**progress.audited) + audit(collector, teacher, prompts, rows, noise)
         beyond = tally.beyond(limits)
         self._emit("audit", tilt=progress.tilt, **tally.numbers(), falls_back=beyond)
         return asdict(tally), beyond
@@ -375,7 +387,10 @@ class Trainer:
         noise = stream(self.config.seed, "meter", self.progress.step, self.rank, self.device)
         log_weight = replay.log_weight(fresh.rollouts)
         with self.accelerator.autocast():
-            gained, error = gained_on(self.policy, fresh.rollouts, log_weight, self.interpolant, noise)
+            together = self.config.optimizer.micro_batch or ROWS
+            gained, error = gained_on(
+                self.policy, fresh.rollouts, log_weight, self.interpolant, noise, together=together
+            )
         local = {"gained": gained, "error": error, "available": replay.available}
         means = mean_over_ranks(self.accelerator, local)
         self.progress.absorbed = means["gained"] / means["available"]
@@ -387,7 +402,7 @@ class Trainer:
         """Measure π_a on the held-out prompts."""
         with self.accelerator.autocast():
             collector = self._collector(self.progress.exact_because)
-            result = evaluate(self.policy.teacher, collector, self.config.evaluation, self.device)
+            result = evaluate(self._decoding_teacher(), collector, self.config.evaluation, self.device)
         row = {"tilt": self.progress.tilt, **result.measures}
         if result.best is not None:
             row["best"] = result.best

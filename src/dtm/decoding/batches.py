@@ -22,7 +22,7 @@ def decode_all(
     between: Callable[[], None] = lambda: None,
 ) -> Completions:
     """Complete every prompt, at most ``batch`` together; ``between`` is called now and then."""
-    if decoder.cache != "none" or decoder.until_end:
+    if decoder.is_ragged:
         seed = generator.initial_seed()
         return decode_rows(denoiser, prompts, length, decoder, seed, batch, between=between)
     parts = []

@@ -59,9 +59,14 @@ class Decoder:
         return self.order.exact and alone and self.temperature == 1 and not self.takes_shortcuts
 
     @property
+    def is_ragged(self) -> bool:
+        """Whether it needs the loop in which rows come and go."""
+        return self.cache != "none" or self.until_end
+
+    @property
     def takes_shortcuts(self) -> bool:
         """Whether it leaves out passes that the same decoder could make: what an audit compares."""
-        return self.cache != "none" or self.until_end or self.certainty not in (None, 1.0)
+        return self.is_ragged or self.certainty not in (None, 1.0)
 
     @property
     def without_shortcuts(self) -> Decoder:

@@ -12,10 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dtm.models.adapters import LoRA
-from dtm.models.memory import projection_shapes
 from dtm.models.nf4 import full_weight, is_nf4
-from dtm.models.transformer import Transformer, TransformerConfig
+from dtm.models.transformer import Transformer
 
 
 def merged(model: Transformer) -> Transformer:
@@ -27,13 +25,6 @@ def merged(model: Transformer) -> Transformer:
         elif not any(True for _ in module.children()):
             memo.setdefault(id(module), module)
     return copy.deepcopy(model, memo).requires_grad_(False).eval()
-
-
-def merged_bytes(model: TransformerConfig, lora: LoRA, bytes_each: int) -> int:
-    """Memory of the layers that `merged` makes."""
-    shapes = projection_shapes(model)
-    weights = sum(inputs * outputs for inputs, outputs in (shapes[n] for n in lora.projections(model.family)))
-    return model.layers * weights * bytes_each
 
 
 @torch.no_grad()

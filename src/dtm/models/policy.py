@@ -23,7 +23,8 @@ from dtm.models.adapters import (
     load_adapter_weights,
 )
 from dtm.models.denoiser import Denoiser
-from dtm.models.merging import merged, merged_bytes
+from dtm.models.memory import merged_bytes
+from dtm.models.merging import merged
 from dtm.models.transformer import Transformer
 from dtm.random import stream
 from dtm.records import MaskedStates

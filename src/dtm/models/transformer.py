@@ -165,9 +165,9 @@ class Block(nn.Module):
 class Transformer(Denoiser):
     """A stack of blocks between a token embedding and a head."""
 
-    recompute: bool = False
-    """Keep each block's input alone and work out the rest again in the backward pass: a third more
-    arithmetic for a fraction of the memory (see `dtm.models.memory`)."""
+    recompute: int = 0
+    """Blocks, from the first on, of which the input alone is kept and the rest is worked out again in the
+    backward pass: a third more arithmetic for a fraction of the memory (see `dtm.models.memory`)."""
 
     def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class Transformer(Denoiser):
         for number, block in enumerate(self.blocks):
             if cache is not None:
                 x = block(x, rotation, mask, (*cache.layers[number], where))
-            elif self.recompute and torch.is_grad_enabled():
+            elif number < self.recompute and torch.is_grad_enabled():
                 x = checkpoint(block, x, rotation, mask, use_reentrant=False)
             else:
                 x = block(x, rotation, mask)

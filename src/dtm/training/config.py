@@ -109,13 +109,18 @@ class ModelConfig:
     """Width of the gated feed-forward layers."""
     nf4: bool = False
     """Keep the base's projections in four bits; needs adapters, and bitsandbytes."""
-    recompute: bool = False
-    """Recompute each block in the backward pass: a third more time, a fraction of the memory."""
+    recompute: int | Literal["auto", "all", "none"] = "none"
+    """Blocks that are worked out again in the backward pass: a third more time, a fraction of the memory;
+    auto: as few as fit the memory that is free."""
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads", "ffn"):
             value = getattr(self, name)
             require(value >= 1, f"model.{name} must be at least 1, got {value}")
+        require(
+            isinstance(self.recompute, str) or self.recompute >= 0,
+            f"model.recompute is auto, all, none or a number of blocks, got {self.recompute}",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

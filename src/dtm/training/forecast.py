@@ -23,7 +23,7 @@ from dtm.objectives import mdm_loss
 from dtm.random import stream
 from dtm.records import MaskedStates
 from dtm.tasks.base import Task
-from dtm.training import build
+from dtm.training import build, preflight
 from dtm.training.config import RunConfig
 
 ROWS = 16
@@ -93,7 +93,7 @@ def counted_seconds(config: RunConfig, task: Task, shape: TransformerConfig, dev
     rollout = rollout_flops(
         shape, prompt, completion, block, decoding.tokens_per_step, decoding.cache == "block"
     )
-    recompute = float(config.model.recompute)
+    recompute = preflight.recomputed_blocks(config, task, shape) / shape.layers
     row = update_flops(shape, prompt + completion, block / 2, build.build_lora(config), recompute)
     return (done.rollouts * rollout + done.rows * row) / (0.5 * _rate(config, device))
 

@@ -47,7 +47,7 @@ from dtm.training.config import RunConfig
 from dtm.training.events import Callback, Event
 from dtm.training.interrupts import Interrupted
 from dtm.training.meter import ROWS, gained_on
-from dtm.training.preflight import available
+from dtm.training.preflight import available, recomputed_blocks
 from dtm.training.progress import Progress
 from dtm.training.ranks import gather_all, global_log_z, mean_over_ranks, start_accelerator
 from dtm.training.replay import Replay, prompt_offset
@@ -81,6 +81,9 @@ class Trainer:
             f"the objective is {type(objective).__name__}, but objective.name is {config.objective.name}: "
             "the name decides whether the run anneals, so name the baseline there too",
         )
+        if isinstance(base, Transformer):
+            loaded = sum(parameter.nbytes for parameter in base.parameters())
+            base.recompute = recomputed_blocks(config, collector.task, base.config, loaded)
         self.policy = Policy(
             base.to(self.device),
             config.optimizer.ema if self.baseline is None else None,

@@ -39,13 +39,24 @@ def call(capsys, tmp_path, monkeypatch):
 def test_help_lists_every_command_and_explains_the_symbols(arguments, call):
     code, text = call(*arguments)
     assert code == 0
-    for name in ("train", "pretrain", "sweep", "eval", "sample", "grade", "export", "recipes", "verify"):
+    for name in (
+        "train",
+        "pretrain",
+        "sweep",
+        "eval",
+        "sample",
+        "grade",
+        "export",
+        "fit",
+        "recipes",
+        "verify",
+    ):
         assert f" {name} " in text
     assert "ρ_a ∝ ρ_0 e^(a r)" in text
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "pretrain", "eval", "sample", "grade", "export", "recipes", "verify"]
+    "command", ["train", "pretrain", "eval", "sample", "grade", "export", "fit", "recipes", "verify"]
 )
 def test_every_command_explains_itself(command, call):
     code, text = call(command, "--help")

@@ -18,6 +18,7 @@ from dtm.random import stream
 from dtm.tasks.base import Task
 from dtm.training import build
 from dtm.training.config import RunConfig
+from dtm.training.fit import fewest_recomputed
 from dtm.training.folder import RunFolder
 
 LARGE = 1_000_000_000
@@ -70,9 +71,7 @@ def recomputed_blocks(config: RunConfig, task: Task, shape: TransformerConfig, l
     if wanted != "auto":
         return shape.layers if wanted == "all" else 0
     room = 0.9 * (available(build.build_device(config)) + loaded)
-    run = _shape_of_run(config, task, shape)
-    fits = (n for n in range(shape.layers) if estimate(shape, replace(run, recompute=n)).total <= room)
-    return next(fits, shape.layers)
+    return fewest_recomputed(shape, _shape_of_run(config, task, shape), int(room))
 
 
 def _shape_of_run(config: RunConfig, task: Task, shape: TransformerConfig) -> TrainingShape:

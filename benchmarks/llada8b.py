@@ -23,7 +23,7 @@ import torch
 
 from dtm.tasks.countdown.reward import reward
 from dtm.training.folder import environment
-from llada8b_rollouts import cached, exact, ragged
+from llada8b_rollouts import cached, cheap, exact, ragged
 from llada8b_setup import SMALL, WHOLE, Rig
 from llada8b_updates import card, fast, lean, nf4
 
@@ -62,6 +62,7 @@ PARTS = {
     "nf4": nf4,
     "card": card,
     "phase": phase,
+    "cheap": cheap,
 }
 
 
@@ -73,6 +74,7 @@ def table(results: dict[str, Any]) -> str:
         "exact rollouts/s": ("exact_rollouts_per_s", "exact_rollouts_per_s_floor"),
         "cached rollouts/s": ("cached_rollouts_per_s", "cached_rollouts_per_s_floor"),
         "ragged rollouts/s": ("ragged_rollouts_per_s", "ragged_rollouts_per_s_floor"),
+        "cached, one refresh, rollouts/s": ("cheap_rollouts_per_s", "cheap_rollouts_per_s_floor"),
         "training rows/s": ("train_rows_per_s", "train_rows_per_s_floor"),
         "peak GiB, bf16, lean": ("train_peak_gib_bf16", "train_lean_bf16"),
         "peak GiB, NF4, lean": ("train_peak_gib_nf4", "train_lean_nf4"),

@@ -26,10 +26,10 @@ def make_prompts(bench: Rig, rows: int) -> Prompts:
     return Prompts(tokens, torch.ones_like(tokens, dtype=torch.bool), [None] * rows)
 
 
-def rollout_floor(bench: Rig, cached: bool, blocks: float | None = None) -> float:
+def rollout_floor(bench: Rig, refresh: int | None, blocks: float | None = None) -> float:
     """Rollouts a second that the multiplications alone would allow."""
     sizes = bench.sizes
-    flops = rollout_flops(sizes.model, sizes.prompt, sizes.completion, sizes.block, 2, cached)
+    flops = rollout_flops(sizes.model, sizes.prompt, sizes.completion, sizes.block, 2, refresh)
     share = 1.0 if blocks is None else blocks * sizes.block / sizes.completion
     return bench.rate / (flops * share)
 
@@ -56,34 +56,33 @@ def rollouts_per_second(
     return rows / (statistics.median(times[warm:]) * sizes.completion / sizes.block)
 
 
-def decoder_of(bench: Rig, cached: bool) -> Decoder:
-    """LLaDA's order, two tokens a step."""
+def decoder_of(bench: Rig, refresh: int | None) -> Decoder:
+    """LLaDA's order, two tokens a step; without a number of blocks there is no cache."""
     return Decoder(
         order=SampledConfidence(),
         block=bench.sizes.block,
         tokens_per_step=2,
-        cache="block" if cached else "none",
+        cache="none" if refresh is None else "block",
+        refresh=refresh or 1,
     )
 
 
-def rollouts(bench: Rig, cached: bool) -> None:
+def rollouts(bench: Rig, refresh: int | None) -> None:
     """Rollouts in lockstep, for several batch sizes."""
-    name, policy = "cached" if cached else "exact", make_policy(bench)
-    model = merged_teacher(bench, policy)
-    speeds = {}
+    name, model = "exact" if refresh is None else "cached", merged_teacher(bench, make_policy(bench))
+    speeds: dict[int, float] = {}
     for rows in bench.sizes.batches:
-        # Two blocks of exact decoding take ten seconds at 30 rows and forty at 128.
-        blocks = 6 if cached else (3 if rows <= 32 else 1)
+        # A block of exact decoding takes five seconds at 30 rows and twenty at 128.
+        blocks = 6 if refresh is not None else (3 if rows <= 32 else 1)
         blocks = min(blocks, bench.sizes.completion // bench.sizes.block - 1)
-        speeds[rows] = rollouts_per_second(bench, model, decoder_of(bench, cached), rows, blocks, warm=1)
+        speeds[rows] = rollouts_per_second(bench, model, decoder_of(bench, refresh), rows, blocks, warm=1)
         bench.say(f"{name} rollouts, batch {rows}: {speeds[rows]:.3f} /s")
-        floor = rollout_floor(bench, cached)
-        best = speeds[bench.sizes.batches[0]] if not cached else max(speeds.values())
+        best = speeds[bench.sizes.batches[0]] if refresh is None else max(speeds.values())
         bench.keep(
             **{
                 f"{name}_rollouts_per_s": best,
                 f"{name}_rollouts_per_s_by_batch": speeds,
-                f"{name}_rollouts_per_s_floor": floor,
+                f"{name}_rollouts_per_s_floor": rollout_floor(bench, refresh),
             }
         )
 
@@ -99,43 +98,71 @@ def merged_teacher(bench: Rig, policy: Policy) -> Transformer:
 
 def exact(bench: Rig) -> None:
     """Every pass over whole rows."""
-    rollouts(bench, cached=False)
+    rollouts(bench, None)
 
 
 def cached(bench: Rig) -> None:
     """One pass over whole rows a block, the others over the block."""
-    rollouts(bench, cached=True)
+    rollouts(bench, 1)
 
 
 def ragged(bench: Rig) -> None:
     """The same, where rows that are done make room for new prompts."""
-    sizes, policy = bench.sizes, make_policy(bench)
-    model = merged_teacher(bench, policy)
-    together, rows = sizes.ragged
-    noise = stream(0, "lengths")
-    lengths = torch.randint(sizes.shortest, sizes.completion + 1, (rows,), generator=noise).tolist()
+    sizes, model = bench.sizes, merged_teacher(bench, make_policy(bench))
+    lengths = completion_lengths(bench)
+    blocks = statistics.mean(-(-length // sizes.block) for length in lengths)
+    bench.keep(
+        ragged_rollouts_per_s=ragged_speed(bench, model, 1, lengths),
+        ragged_rollouts_per_s_floor=rollout_floor(bench, 1, blocks),
+        ragged_setting={
+            "batch": sizes.ragged[0],
+            "rollouts": sizes.ragged[1],
+            "mean_tokens": statistics.mean(lengths),
+        },
+    )
+
+
+def cheap(bench: Rig) -> None:
+    """The last two with a single pass over whole rows, at the start."""
+    sizes, model = bench.sizes, merged_teacher(bench, make_policy(bench))
+    refresh, rows = sizes.completion // sizes.block, sizes.ragged[0]
+    prompts, decoder = make_prompts(bench, rows), decoder_of(bench, refresh)
+
+    def whole() -> None:
+        with bench.autocast():
+            decode_rows(model, prompts, sizes.completion, decoder, 0, rows)
+
+    speed = rows / bench.seconds(whole, 2)
+    bench.say(f"cached rollouts, one refresh, batch {rows}: {speed:.3f} /s")
+    bench.keep(
+        cheap_rollouts_per_s=speed,
+        cheap_rollouts_per_s_floor=rollout_floor(bench, refresh),
+        cheap_ragged_rollouts_per_s=ragged_speed(bench, model, refresh, completion_lengths(bench)),
+    )
+
+
+def completion_lengths(bench: Rig) -> list[int]:
+    """Where the completions of the ragged mix end."""
+    sizes, noise = bench.sizes, stream(0, "lengths")
+    drawn = torch.randint(sizes.shortest, sizes.completion + 1, (sizes.ragged[1],), generator=noise)
+    lengths: list[int] = drawn.tolist()
+    return lengths
+
+
+def ragged_speed(bench: Rig, model: Transformer, refresh: int, lengths: list[int]) -> float:
+    """Rollouts a second of the ragged mix."""
+    sizes, together = bench.sizes, bench.sizes.ragged[0]
 
     def ended(numbers: Sequence[int], _: Tensor, written: Sequence[int]) -> list[bool]:
         return [count >= lengths[row] for row, count in zip(numbers, written, strict=True)]
 
-    def run(count: int) -> None:
+    def run(rows: int) -> None:
+        prompts, decoder = make_prompts(bench, rows), decoder_of(bench, refresh)
         with bench.autocast():
-            decode_rows(
-                model,
-                make_prompts(bench, count),
-                sizes.completion,
-                decoder_of(bench, True),
-                0,
-                together,
-                ended,
-            )
+            decode_rows(model, prompts, sizes.completion, decoder, 0, together, ended)
 
     run(together)  # warms up, also for batches that have become smaller
-    speed = rows / bench.seconds(lambda: run(rows), repeats=1, warm=0)
-    blocks = statistics.mean(-(-length // sizes.block) for length in lengths)
-    bench.say(f"ragged rollouts, {rows} rows through a batch of {together}: {speed:.3f} /s")
-    bench.keep(
-        ragged_rollouts_per_s=speed,
-        ragged_rollouts_per_s_floor=rollout_floor(bench, True, blocks),
-        ragged_setting={"batch": together, "rollouts": rows, "mean_tokens": statistics.mean(lengths)},
-    )
+    speed = len(lengths) / bench.seconds(lambda: run(len(lengths)), repeats=1, warm=0)
+    name = f"refresh {refresh}, {len(lengths)} rows through a batch of {together}"
+    bench.say(f"ragged rollouts, {name}: {speed:.3f} /s")
+    return speed

@@ -112,12 +112,13 @@ def test_without_a_cache_every_row_is_what_the_plain_reference_makes_of_it_alone
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("settings", DECODERS)
-def test_a_model_of_one_layer_needs_no_refresh_so_its_cache_is_exact(family, settings):
-    """Its keys and values are functions of the tokens alone, and outside the block no token changes."""
+@pytest.mark.parametrize("refresh", [1, 2, 9])
+def test_a_model_of_one_layer_needs_no_refresh_so_its_cache_is_exact(family, settings, refresh):
+    """Its keys and values are functions of the tokens alone, and outside the windows no token changes."""
     model, prompts = network(family, layers=1), asked(*LENGTHS)
     exact, cached = (
-        decode_rows(model, prompts, LENGTH, Decoder(**settings, cache=cache), seed=1, batch=3)
-        for cache in ("none", "block")
+        decode_rows(model, prompts, LENGTH, Decoder(**settings, **changes), seed=1, batch=3)
+        for changes in ({}, {"cache": "block", "refresh": refresh})
     )
     assert torch.equal(exact.tokens, cached.tokens)
     assert torch.equal(exact.revealed_at, cached.revealed_at)
@@ -125,11 +126,11 @@ def test_a_model_of_one_layer_needs_no_refresh_so_its_cache_is_exact(family, set
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("settings", DECODERS)
-@pytest.mark.parametrize("cache", ["none", "block"])
+@pytest.mark.parametrize("cached", [{}, {"cache": "block"}, {"cache": "block", "refresh": 2}])
 @pytest.mark.parametrize("until_end", [False, True])
-def test_a_row_does_not_depend_on_the_rows_beside_it(family, settings, cache, until_end):
+def test_a_row_does_not_depend_on_the_rows_beside_it(family, settings, cached, until_end):
     model, prompts = network(family), asked(*LENGTHS)
-    decoder = Decoder(**settings, cache=cache, until_end=until_end)
+    decoder = Decoder(**settings, **cached, until_end=until_end)
     together = decode_rows(model, prompts, LENGTH, decoder, seed=2, batch=len(prompts))
     again = decode_rows(model, prompts, LENGTH, decoder, seed=2, batch=2)
     assert torch.equal(again.tokens, together.tokens)
@@ -217,8 +218,9 @@ def test_a_cached_pass_over_a_window_equals_the_whole_pass_if_nothing_else_has_c
 def test_windows_hold_the_blocks_and_what_predicts_them(shift, length, size):
     starts = list(range(0, length, size))
     spans = Spans.of(starts, size, length, shift, torch.device("cpu"))
+    windows = spans.window[:, None] + torch.arange(spans.reach)
     for start, block_size, where, inside, window in zip(
-        starts, spans.sizes, spans.where, spans.inside, spans.windows, strict=True
+        starts, spans.sizes, spans.where, spans.inside, windows, strict=True
     ):
         block = list(range(start, min(start + size, length)))
         assert where[inside].tolist() == block
@@ -226,6 +228,23 @@ def test_windows_hold_the_blocks_and_what_predicts_them(shift, length, size):
         assert {max(i - shift, 0) for i in block} | set(block) <= set(window.tolist())
         assert 0 <= window.min() <= window.max() < length
         assert len(window) == spans.reach <= size + shift
+    for start, first in zip(starts, spans.before.tolist(), strict=True):
+        needed = range(max(start - size - shift, 0), min(start + size, length))
+        assert set(needed) <= set(range(first, first + spans.far))
+        assert first + spans.far <= length
+
+
+def test_fewer_refreshes_are_fewer_whole_passes():
+    model, prompts = network("llada"), asked(4, 4, 4, 4)
+    passes: list[tuple[int, int]] = []
+    hook = model.blocks[0].register_forward_pre_hook(lambda _, inputs: passes.append(inputs[0].shape[:2]))
+    order = ORDERS["max-probability"]()
+    decoder = Decoder(order=order, block=2, tokens_per_step=2, cache="block", refresh=3)
+    decode_rows(model, prompts, LENGTH, decoder, seed=0, batch=3)
+    hook.remove()
+    # Blocks 0 and 3 of five begin with whole rows of 14, the others with two blocks; then the fourth row.
+    expected = [(3, 14), (3, 4), (3, 4), (3, 14), (3, 4), (1, 14), (1, 4), (1, 4), (1, 14), (1, 4)]
+    assert [tuple(shape) for shape in passes] == expected
 
 
 def test_batches_of_the_plain_loop_are_the_plain_loop():

@@ -37,6 +37,9 @@ class Decoder:
     cache: Literal["none", "block"] = "none"
     """block: the first pass of a block is over whole rows, the others over the block alone, against the keys
     and values that the first one left of everything else. An approximation; none is exact."""
+    refresh: int = 1
+    """With a cache: blocks from one pass over whole rows to the next. Between them the first pass of a block
+    is over it and the block before it."""
     until_end: bool = False
     """A completion whose finished blocks have the end token is done: the rest becomes end tokens."""
 
@@ -47,6 +50,7 @@ class Decoder:
             f"decoding.tokens-per-step must be at least 1, got {self.tokens_per_step}",
         )
         require(self.temperature >= 0, f"decoding.temperature must not be negative, got {self.temperature:g}")
+        require(self.refresh >= 1, f"decoding.refresh must be at least 1, got {self.refresh}")
         require(
             self.certainty is None or 0.5 < self.certainty <= 1,
             f"decoding.certainty is a probability in (0.5, 1], got {self.certainty}",

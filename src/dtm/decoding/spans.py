@@ -28,18 +28,25 @@ class Spans:
     """The first position of each window."""
     reach: int
     """The width of the windows."""
+    before: Int[Tensor, " S"]
+    """The first position of windows that also hold the block before."""
+    far: int
+    """The width of those."""
 
     @classmethod
     def of(cls, starts: Sequence[int], size: int, length: int, shift: int, device: torch.device) -> Spans:
         """Blocks of ``size`` (or what is left of the row) from the given positions in rows of ``length``."""
         sizes = tuple(min(size, length - start) for start in starts)
-        reach = min(max(sizes) + shift, length)
-        first, offset = torch.tensor(starts, device=device), torch.arange(max(sizes), device=device)
-        where = first.clamp(max=length - max(sizes))[:, None] + offset
-        window = (first - shift).clamp(0, length - reach)
-        return cls(sizes, where, where >= first[:, None], window, reach)
-
-    @property
-    def windows(self) -> Int[Tensor, "S W"]:
-        """The positions of the windows."""
-        return self.window[:, None] + torch.arange(self.reach, device=self.window.device)
+        widest = max(sizes)
+        reach, far = min(widest + shift, length), min(size + widest + shift, length)
+        first, offset = torch.tensor(starts, device=device), torch.arange(widest, device=device)
+        where = first.clamp(max=length - widest)[:, None] + offset
+        return cls(
+            sizes,
+            where,
+            where >= first[:, None],
+            (first - shift).clamp(0, length - reach),
+            reach,
+            (first - shift - size).clamp(0, length - far),
+            far,
+        )

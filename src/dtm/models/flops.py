@@ -17,15 +17,26 @@ def pass_flops(model: TransformerConfig, computed: float, attended: int, scored:
 
 
 def rollout_flops(
-    model: TransformerConfig, prompt: int, completion: int, block: int, tokens_per_step: int, cached: bool
+    model: TransformerConfig,
+    prompt: int,
+    completion: int,
+    block: int,
+    tokens_per_step: int,
+    refresh: int | None,
 ) -> float:
-    """A whole completion: one pass a step, over everything or, after the first of a block, over the block."""
+    """A whole completion: one pass a step, over everything or, with a cache, mostly over the block alone.
+
+    ``refresh`` is the blocks from one pass over everything to the next, None without a cache; other blocks
+    begin with a pass over themselves and the block before.
+    """
     length, blocks = prompt + completion, -(-completion // block)
     steps = -(-completion // tokens_per_step)
     scored = completion * (block / tokens_per_step + 1) / 2  # the masked positions of all steps
     computed = steps * length
-    if cached:
-        computed = blocks * length + (steps - blocks) * (block + model.shift)
+    if refresh is not None:
+        whole = -(-blocks // refresh)
+        first = whole * length + (blocks - whole) * (2 * block + model.shift)
+        computed = first + (steps - blocks) * (block + model.shift)
     return pass_flops(model, computed, length, scored)
 
 

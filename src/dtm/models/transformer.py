@@ -204,7 +204,7 @@ class Transformer(Denoiser):
         x = self.embedding(tokens)
         for number, block in enumerate(self.blocks):
             if cache is not None:
-                x = block(x, rotation, mask, (*cache.layers[number], where))
+                x = block(x, rotation, mask, (*cache.layers[number], cache.rows, where))
             elif number < self.recompute and torch.is_grad_enabled():
                 x = checkpoint(block, x, rotation, mask, use_reentrant=False)
             else:

@@ -105,6 +105,7 @@ def build_decoder(config: DecodingConfig) -> Decoder:
         temperature=config.temperature,
         certainty=config.certainty,
         cache=config.cache,
+        refresh=config.refresh,
         until_end=config.until_end,
     )
 

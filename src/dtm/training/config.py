@@ -164,6 +164,8 @@ class DecodingConfig:
     cache: Literal["none", "block"] = "none"
     """block: only the first pass of a block is over whole sequences; the others are over the block, against
     the keys and values that it left. Several times faster at 8B, and an approximation: see audit."""
+    refresh: int = 1
+    """With a cache, blocks from one pass over whole sequences to the next: more is faster and less exact."""
     until_end: bool = False
     """Stop a completion after the block with its end token, and give its place in the batch to the next
     prompt; what it leaves unwritten becomes end tokens."""

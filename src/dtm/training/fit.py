@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dtm.decoding.ragged import HEAD_ROWS
+from dtm.decoding.rounds import HEAD_ROWS
 from dtm.errors import ConfigError
 from dtm.models.memory import Memory, TrainingShape, estimate
 from dtm.models.transformer import TransformerConfig

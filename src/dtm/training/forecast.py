@@ -90,9 +90,8 @@ def counted_seconds(config: RunConfig, task: Task, shape: TransformerConfig, dev
     prompt = task.prompts("train", ROWS, stream(0, "forecast")).tokens.shape[1]
     completion, decoding, done = task.completion_length, config.decoding, work(config)
     block = decoding.block or completion
-    rollout = rollout_flops(
-        shape, prompt, completion, block, decoding.tokens_per_step, decoding.cache == "block"
-    )
+    refresh = decoding.refresh if decoding.cache == "block" else None
+    rollout = rollout_flops(shape, prompt, completion, block, decoding.tokens_per_step, refresh)
     recompute = preflight.recomputed_blocks(config, task, shape) / shape.layers
     row = update_flops(shape, prompt + completion, block / 2, build.build_lora(config), recompute)
     return (done.rollouts * rollout + done.rows * row) / (0.5 * _rate(config, device))

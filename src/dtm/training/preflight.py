@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from dtm.decoding.ragged import HEAD_ROWS
+from dtm.decoding.rounds import HEAD_ROWS
 from dtm.errors import ConfigError
 from dtm.models.families import read_shape
 from dtm.models.memory import Memory, TrainingShape, estimate, parameters

@@ -104,6 +104,7 @@ def updates(
         "optimizer_s": step,
         "peak_gib": peak["allocated"],
         "reserved_gib": peak["reserved"],
+        "before_gib": peak["before"],
         "estimate_gib": guess.total / GIB,
         "setting": {"nf4": nf4, "recomputed_blocks": recompute, "micro_batch": rows},
     }

@@ -71,9 +71,11 @@ class Bench:
 
     @contextmanager
     def counted_memory(self) -> Iterator[dict[str, float | None]]:
-        """The peak of the work inside, from an empty device."""
-        peak: dict[str, float | None] = {"allocated": None, "reserved": None}
+        """The peak of the work inside, and what was there before, which should be nothing."""
+        peak: dict[str, float | None] = {"before": None, "allocated": None, "reserved": None}
         self.empty()
+        if self.on_gpu:
+            peak["before"] = torch.cuda.memory_allocated() / GIB
         yield peak
         if self.on_gpu:
             peak["allocated"] = torch.cuda.max_memory_allocated() / GIB

@@ -64,6 +64,16 @@ def test_every_command_explains_itself(command, call):
     assert f"usage: dtm {command}" in text
 
 
+def test_a_dry_run_says_how_much_of_approximate_decoding_is_checked(call):
+    flags = ("train", "maze-small", "--dry-run", "--decoding.cache", "block")
+    assert "audit: none: what decoding leaves out is not measured" in call(*flags)[1]
+    text = call(*flags, "--audit.share", "0.05", "--audit.shift", "0.02")[1]
+    assert (
+        "audit: 5% of the rollouts decoded again exactly; at least 50% of the tokens the same, the mean"
+        in text
+    )
+
+
 def test_help_on_a_recipe_lists_every_field(call):
     code, text = call("train", "maze-small", "--help")
     assert code == 0

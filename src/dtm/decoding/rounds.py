@@ -108,8 +108,8 @@ class Round:
         counts: list[int],
         uniform: Float[Tensor, "S M"] | None,
     ) -> tuple[Int[Tensor, "S M"], Float[Tensor, "S M"], Float[Tensor, "S M"]]:
-        """At each position the token drawn, its score in the decoder's order, and the highest probability."""
-        states, order = self._states(tokens, where, begins=step == 0), self.decoder.order
+        """At each position the token drawn, its score, and the highest probability if that is needed."""
+        states, decoder = self._states(tokens, where, begins=step == 0), self.decoder
         together = max(1, HEAD_ROWS // where.shape[1])
         parts = []
         for first in range(0, len(where), together):
@@ -117,7 +117,8 @@ class Round:
             log_pi = self.denoiser.log_pi(states[some].flatten(0, 1))
             drawn = self._draw(log_pi, some, step, counts)
             ranks = torch.zeros_like(log_pi[:, 0]) if uniform is None else uniform[some].flatten().to(log_pi)
-            looked = drawn, order.score(log_pi, drawn, ranks), log_pi.amax(-1).exp()
+            peak = ranks if decoder.certainty is None else log_pi.amax(-1).exp()
+            looked = drawn, decoder.order.score(log_pi, drawn, ranks), peak
             parts.append([value.view(-1, where.shape[1]) for value in looked])
         drawn, score, peak = (torch.cat(part) for part in zip(*parts, strict=True))
         return drawn, score, peak
@@ -132,7 +133,8 @@ class Round:
         noise = self.noise.exponential(
             places, step, counts[some], log_pi.view(len(places), -1, log_pi.shape[1])
         )
-        return noise.flatten(0, 1).log_().neg_().add_(log_pi, alpha=1 / self.decoder.temperature).argmax(-1)
+        # argmax of log π / τ − log E, negated, in as few passes over the vocabulary as there can be
+        return noise.flatten(0, 1).log_().add_(log_pi, alpha=-1 / self.decoder.temperature).argmin(-1)
 
     def _states(
         self, tokens: Int[Tensor, "S L"], where: Int[Tensor, "S M"], begins: bool

@@ -10,10 +10,10 @@ from dtm.models.memory import adapter_parameters, projection_parameters
 from dtm.models.transformer import TransformerConfig
 
 
-def pass_flops(model: TransformerConfig, computed: float, attended: int, scored: float) -> float:
+def pass_flops(model: TransformerConfig, computed: int, attended: int, scored: int | float) -> float:
     """A forward pass over ``computed`` positions: 2 P + 4 · layers · L D each, and 2 V D at scored ones."""
     position = 2 * projection_parameters(model) + 4 * model.layers * attended * model.width
-    return computed * position + 2 * scored * model.rows * model.width
+    return float(computed * position + 2 * scored * model.rows * model.width)
 
 
 def rollout_flops(
@@ -41,7 +41,7 @@ def rollout_flops(
 
 
 def update_flops(
-    model: TransformerConfig, length: int, scored: float, lora: LoRA | None, recompute: float
+    model: TransformerConfig, length: int, scored: int | float, lora: LoRA | None, recompute: int | float
 ) -> float:
     """A row of an update: passes of student and π_a, and the backward pass.
 

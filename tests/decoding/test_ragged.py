@@ -90,7 +90,17 @@ def by_hand(model: Transformer, prompt: torch.Tensor, row: int, decoder: Decoder
     return tokens[first:].tolist()
 
 
+class Wavering:
+    """An order that reads both the posterior and the noise, as one of your own may."""
+
+    reads_posterior, exact = True, True
+
+    def score(self, log_pi, drawn, noise):
+        return log_pi.amax(-1) + 3 * noise
+
+
 DECODERS = [
+    {"order": Wavering(), "block": 5},
     *({"order": ORDERS[name](), "block": 4, "tokens_per_step": 2} for name in ORDERS),
     {"order": ORDERS["max-probability"](), "block": None, "temperature": 0.5},
     {"order": ORDERS["sampled-confidence"](), "block": 3, "temperature": 0.0},

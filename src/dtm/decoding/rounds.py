@@ -85,14 +85,12 @@ class Round:
         # The masked positions first, in order: their number is known here, so nothing waits for the device.
         order = masked.int().argsort(dim=1, descending=True, stable=True)[:, : max(left)]
         where, candidate = self.spans.where.gather(1, order), masked.gather(1, order)
-        uniform = None
-        if not decoder.order.reads_posterior:
-            uniform = self.noise.uniform(self.places, step, left, where.shape[1])
-            if decoder.certainty is None:  # then the head runs on the revealed positions alone
-                best, chosen = _highest(uniform, candidate, max(quota), limit)
-                counts = [min(share, remaining) for share, remaining in zip(quota, left, strict=True)]
-                where = where.gather(1, best)
-                return where, chosen, self._look(tokens, where, step, counts, None)[0]
+        uniform = self.noise.uniform(self.places, step, left, where.shape[1])
+        if not decoder.order.reads_posterior and decoder.certainty is None:
+            best, chosen = _highest(uniform, candidate, max(quota), limit)
+            counts = [min(share, remaining) for share, remaining in zip(quota, left, strict=True)]
+            where, uniform = where.gather(1, best), uniform.gather(1, best)
+            return where, chosen, self._look(tokens, where, step, counts, uniform)[0]
         drawn, score, peak = self._look(tokens, where, step, left, uniform)
         best, kept = _highest(score, candidate, max(quota), limit)
         chosen = torch.zeros_like(candidate).scatter(1, best, kept)
@@ -106,7 +104,7 @@ class Round:
         where: Int[Tensor, "S M"],
         step: int,
         counts: list[int],
-        uniform: Float[Tensor, "S M"] | None,
+        uniform: Float[Tensor, "S M"],
     ) -> tuple[Int[Tensor, "S M"], Float[Tensor, "S M"], Float[Tensor, "S M"]]:
         """At each position the token drawn, its score, and the highest probability if that is needed."""
         states, decoder = self._states(tokens, where, begins=step == 0), self.decoder
@@ -116,9 +114,9 @@ class Round:
             some = slice(first, first + together)
             log_pi = self.denoiser.log_pi(states[some].flatten(0, 1))
             drawn = self._draw(log_pi, some, step, counts)
-            ranks = torch.zeros_like(log_pi[:, 0]) if uniform is None else uniform[some].flatten().to(log_pi)
-            peak = ranks if decoder.certainty is None else log_pi.amax(-1).exp()
-            looked = drawn, decoder.order.score(log_pi, drawn, ranks), peak
+            flat = uniform[some].flatten().to(log_pi.dtype)
+            peak = flat if decoder.certainty is None else log_pi.amax(-1).exp()
+            looked = drawn, decoder.order.score(log_pi, drawn, flat), peak
             parts.append([value.view(-1, where.shape[1]) for value in looked])
         drawn, score, peak = (torch.cat(part) for part in zip(*parts, strict=True))
         return drawn, score, peak

@@ -39,18 +39,39 @@ def call(capsys, tmp_path, monkeypatch):
 def test_help_lists_every_command_and_explains_the_symbols(arguments, call):
     code, text = call(*arguments)
     assert code == 0
-    for name in ("train", "pretrain", "sweep", "eval", "sample", "grade", "export", "recipes", "verify"):
+    for name in (
+        "train",
+        "pretrain",
+        "sweep",
+        "eval",
+        "sample",
+        "grade",
+        "export",
+        "fit",
+        "recipes",
+        "verify",
+    ):
         assert f" {name} " in text
     assert "ρ_a ∝ ρ_0 e^(a r)" in text
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "pretrain", "eval", "sample", "grade", "export", "recipes", "verify"]
+    "command", ["train", "pretrain", "eval", "sample", "grade", "export", "fit", "recipes", "verify"]
 )
 def test_every_command_explains_itself(command, call):
     code, text = call(command, "--help")
     assert code == 0
     assert f"usage: dtm {command}" in text
+
+
+def test_a_dry_run_says_how_much_of_approximate_decoding_is_checked(call):
+    flags = ("train", "maze-small", "--dry-run", "--decoding.cache", "block")
+    assert "audit: none: what decoding leaves out is not measured" in call(*flags)[1]
+    text = call(*flags, "--audit.share", "0.05", "--audit.shift", "0.02")[1]
+    assert (
+        "audit: 5% of the rollouts decoded again exactly; at least 50% of the tokens the same, the mean"
+        in text
+    )
 
 
 def test_help_on_a_recipe_lists_every_field(call):

@@ -18,8 +18,13 @@ def stream(
     seed: int, purpose: str, step: int = 0, rank: int = 0, device: torch.device | str = "cpu"
 ) -> torch.Generator:
     """The generator for one purpose at one step, e.g. ``stream(0, "masks", step=12)``."""
-    digest = hashlib.blake2b(f"{seed}/{purpose}/{step}/{rank}".encode(), digest_size=7).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(digest, "big"))
+    return torch.Generator(device).manual_seed(derived_seed(seed, purpose, step, rank))
+
+
+def derived_seed(*parts: int | str) -> int:
+    """A seed that is a function of its parts and looks like no other."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "big")
 
 
 def in_rounds(size: int, count: int, generator: torch.Generator) -> torch.Tensor:

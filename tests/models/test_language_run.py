@@ -96,6 +96,26 @@ def test_a_quantised_run_is_stopped_resumed_exported_and_measured(config, tmp_pa
     } <= measured.measures.keys()
 
 
+@pytest.mark.parametrize("family", ["llada", "dream"])
+def test_a_run_with_a_cache_and_early_ends_is_audited_and_learns(family, config, write_talking, tmp_path):
+    base = write_talking(family, name=f"{family}-talking")
+    config = replace(
+        config,
+        model=replace(config.model, base=str(base), nf4=False),
+        decoding=replace(config.decoding, cache="block", refresh=2, until_end=True, batch=3),
+        audit=replace(config.audit, share=0.5, agreement=0.0),
+    )
+    run = dtm.train(config, reward=noisy, out=tmp_path / family)
+    audits = run.events("audit")
+    assert len(audits) == len(run.events("rollouts"))
+    assert all(0 < row["agreement"] <= 1 and row["falls_back"] is None for row in audits)
+    strict = replace(config, audit=replace(config.audit, agreement=1.0))
+    fallen = dtm.train(strict, reward=noisy, out=tmp_path / f"{family}-strict").events("audit")
+    assert ("less than audit.agreement 100.0%" in str(fallen[-1]["falls_back"])) == (
+        min(row["agreement"] for row in audits) < 1
+    )
+
+
 def test_dropout_follows_the_seed(config, tmp_path):
     config = replace(config, adapter=replace(config.adapter, dropout=0.5))
     torch.manual_seed(1)

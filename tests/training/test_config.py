@@ -44,6 +44,13 @@ def test_a_recipe_survives_yaml(name, tmp_path):
     assert {k: type(v) for k, v in leaves(again).items()} == {k: type(v) for k, v in leaves(config).items()}
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"), [("true", "all"), ("false", "none"), ("3", 3), ("auto", "auto")]
+)
+def test_recomputed_blocks_are_read_as_earlier_runs_wrote_them_too(written, meant, tmp_path):
+    assert loaded(tmp_path, f"model: {{recompute: {written}}}").model.recompute == meant
+
+
 def test_unusual_values_survive_yaml(tmp_path):
     config = RunConfig(
         seed=7,

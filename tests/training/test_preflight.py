@@ -49,3 +49,42 @@ def test_memory_grows_with_the_micro_batch(tiny):
 @pytest.mark.parametrize(("size", "said"), [(3 * 2**19, "1.5 MiB"), (25 * 2**30, "25.0 GiB")])
 def test_sizes_are_said_as_a_person_would(size, said):
     assert preflight.spoken_size(size) == said
+
+
+def test_as_few_blocks_as_must_be_are_recomputed(tiny, monkeypatch):
+    deep = TransformerConfig(vocab_size=52, mask_id=51, eos_id=49, width=32, layers=6, heads=2, ffn=48)
+    task = build.build_task(tiny)
+
+    def config(recompute, **changes):
+        return replace(tiny, model=replace(tiny.model, recompute=recompute), **changes)
+
+    needs = [preflight.memory(config(blocks), task, deep).total for blocks in range(7)]
+    assert needs[1:] == sorted(needs[1:], reverse=True)
+    for blocks in (2, 4, 6):
+        monkeypatch.setattr(preflight, "available", lambda device, n=blocks: needs[n] / 0.9 + 1)
+        assert preflight.recomputed_blocks(config("auto"), task, deep) == blocks
+    monkeypatch.setattr(preflight, "available", lambda device: 1)
+    assert preflight.recomputed_blocks(config("auto"), task, deep) == 6
+    assert preflight.recomputed_blocks(config("auto"), task, deep, loaded=2 * needs[0]) == 0
+    settings = {"all": 6, "none": 0, 3: 3, 99: 6}
+    assert {name: preflight.recomputed_blocks(config(name), task, deep) for name in settings} == settings
+
+
+def test_a_trainer_recomputes_what_the_configuration_says_and_gets_the_same_weights(tiny, make_trainer):
+    trainers = [make_trainer(replace(tiny, model=replace(tiny.model, recompute=n))) for n in ("none", "all")]
+    for trainer in trainers:
+        trainer._advance()
+    plain, lean = (trainer.policy.student for trainer in trainers)
+    assert (plain.recompute, lean.recompute) == (0, 1)
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), lean.parameters(), strict=True))
+
+
+def test_decoding_in_larger_batches_needs_more(tiny):
+    task = build.build_task(tiny)
+    shape = preflight.model_shape(tiny, task)
+    small, large, cached = (
+        preflight.memory(replace(tiny, decoding=replace(tiny.decoding, **changes)), task, shape).rollouts
+        for changes in ({"batch": 8}, {"batch": 16}, {"batch": 16, "cache": "block"})
+    )
+    assert large == 2 * small
+    assert cached > large

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from dtm.cli.evaluation import evaluate
+from dtm.cli.fit import fit
 from dtm.cli.look import export, grade
 from dtm.cli.meta import recipes, verify
 from dtm.cli.parse import SYMBOLS, first_line
@@ -27,6 +28,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "sample": sample,
     "grade": grade,
     "export": export,
+    "fit": fit,
     "recipes": recipes,
     "verify": verify,
 }

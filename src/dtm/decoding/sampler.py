@@ -1,12 +1,14 @@
-"""The only sampling loop: blocks left to right, and within a block a few reveals a step [Algorithm 2].
+"""The plain sampling loop: blocks left to right, and within a block a few reveals a step [Algorithm 2].
 
-Token noise is float32 whatever the model's precision: Gumbel noise of bf16 uniforms is capped at
+Every step is a pass over whole rows that go in lockstep; `ragged` is the loop for a cache and for rows that
+come and go. Token noise is float32 whatever the model's precision: Gumbel noise of bf16 uniforms is capped at
 5.5 and never draws the tail (spec, section 7).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -32,6 +34,14 @@ class Decoder:
     certainty: float | None = None
     """If set, also reveal every position whose most likely token has at least this probability. The
     sampled law moves by at most (1 − certainty) in total variation for each token revealed so."""
+    cache: Literal["none", "block"] = "none"
+    """block: the first pass of a block is over whole rows, the others over the block alone, against the keys
+    and values that the first one left of everything else. An approximation; none is exact."""
+    refresh: int = 1
+    """With a cache: blocks from one pass over whole rows to the next. Between them the first pass of a block
+    is over it and the block before it."""
+    until_end: bool = False
+    """A completion whose finished blocks have the end token is done: the rest becomes end tokens."""
 
     def __post_init__(self) -> None:
         require(self.block is None or self.block >= 1, f"decoding.block must be at least 1, got {self.block}")
@@ -40,6 +50,7 @@ class Decoder:
             f"decoding.tokens-per-step must be at least 1, got {self.tokens_per_step}",
         )
         require(self.temperature >= 0, f"decoding.temperature must not be negative, got {self.temperature:g}")
+        require(self.refresh >= 1, f"decoding.refresh must be at least 1, got {self.refresh}")
         require(
             self.certainty is None or 0.5 < self.certainty <= 1,
             f"decoding.certainty is a probability in (0.5, 1], got {self.certainty}",
@@ -49,7 +60,22 @@ class Decoder:
     def is_exact(self) -> bool:
         """Whether the sampled law is the model's own ρ."""
         alone = self.tokens_per_step == 1 or self.block == 1
-        return self.order.exact and alone and self.temperature == 1 and self.certainty in (None, 1.0)
+        return self.order.exact and alone and self.temperature == 1 and not self.takes_shortcuts
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether it needs the loop in which rows come and go."""
+        return self.cache != "none" or self.until_end
+
+    @property
+    def takes_shortcuts(self) -> bool:
+        """Whether it leaves out passes that the same decoder could make: what an audit compares."""
+        return self.is_ragged or self.certainty not in (None, 1.0)
+
+    @property
+    def without_shortcuts(self) -> Decoder:
+        """The same decoder with every pass made."""
+        return replace(self, cache="none", until_end=False, certainty=None)
 
 
 def quotas(positions: int, tokens_per_step: int) -> list[int]:

@@ -101,8 +101,9 @@ def adapted(base: Transformer, lora: LoRA, generator: torch.Generator | None = N
         parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
         if generator is None or name.endswith("lora_B.weight"):
             nn.init.zeros_(parameter)
-        else:
-            nn.init.kaiming_uniform_(parameter, a=math.sqrt(5), generator=generator)
+        else:  # drawn where the generator is: the same adapter on every device
+            drawn = torch.empty_like(parameter, device=generator.device)
+            parameter.data.copy_(nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=generator))
     return model
 
 

@@ -40,14 +40,21 @@ class Denoiser(nn.Module, ABC):
         tokens: Int[Tensor, "B L"],
         attention: Bool[Tensor, "B L"] | None,
         where: Bool[Tensor, "B L"] | Int[Tensor, " N"],
+        head: bool = True,
     ) -> Float[Tensor, "N V"]:
         """Log π_θ, in float32 or better, at the positions ``where``: a mask, or its flat indices.
 
-        Indices that are known already spare a wait for the device in the middle of its work.
+        Indices that are known already spare a wait for the device in the middle of its work. Without the
+        ``head`` it is the hidden states that predict these positions, for `log_pi` to take in parts.
         """
         positions = where.flatten().nonzero().squeeze(1) if where.dtype == torch.bool else where
         rows = predictors(positions, attention, tokens.shape, self.shift)
-        logits = self.head(self.hidden(tokens, attention).flatten(0, 1).index_select(0, rows))
+        states = self.hidden(tokens, attention).flatten(0, 1).index_select(0, rows)
+        return self.log_pi(states) if head else states
+
+    def log_pi(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
+        """Log π_θ, in float32 or better, from chosen hidden states."""
+        logits = self.head(rows)
         logits = logits[:, : self.vocab_size].to(torch.promote_types(logits.dtype, torch.float32))
         logits[:, self.mask_id] = EXCLUDED
         return logits.log_softmax(-1)

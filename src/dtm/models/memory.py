@@ -1,9 +1,11 @@
 """How much memory a run will need, part by part, before anything is allocated.
 
 Letters: P parameters, D width, F feed-forward width, H heads, K key-value heads, V rows of the head, r rank
-of the adapters, T = rows · length tokens of a micro-batch, N = rows · scored positions, b bytes of the
-dtype computed in. Left out: workspaces of kernels, fragmentation, and the rollouts, which hold no
-activations and whose logits are those of a decoding batch.
+of the adapters, T = rows · length tokens of a micro-batch, N positions whose logits are held together, b
+bytes of the dtype computed in. Left out: workspaces of kernels and fragmentation.
+
+A run trains and decodes in turns, so it needs what lasts (weights, adapters, optimiser, buffer) and the
+larger of the two.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """A weight's four bits, its share of a block's one-byte scale, and of the float32 scale of 256 scales."""
 _LOGIT_COPIES = 6
 """log π_θ, log π_a and π_a of the loss, and π_θ, π_a and a product in its metrics, all float32."""
+_DRAW_COPIES = 4
+"""Logits in the model's precision and in float32, log π and noise, in decoding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,8 +46,18 @@ class TrainingShape:
     """Whether the projections of the blocks are in four bits."""
     compute_bytes: int = 2
     """b."""
-    recompute: bool = False
-    """Whether blocks are recomputed in the backward pass."""
+    recompute: int = 0
+    """Blocks that are recomputed in the backward pass."""
+    held: int | None = None
+    """Scored positions whose logits are held at a time; None: all of a micro-batch."""
+    decoded: int = 0
+    """Sequences decoded together."""
+    candidates: int = 0
+    """Positions whose logits decoding holds at a time."""
+    cached: bool = False
+    """Whether keys and values are kept while a block is decoded."""
+    merged: bool = False
+    """Whether π_a's adapter is merged into copies of the weights while decoding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +74,20 @@ class Memory:
     """What the forward pass of a micro-batch keeps for the backward pass."""
     logits: int
     """Distributions over the vocabulary at the scored positions."""
+    rollouts: int
+    """What decoding needs beside the weights: merged layers, keys and values, one block's states, logits."""
     buffer: int
     """The replay buffer."""
 
     @property
+    def lasting(self) -> int:
+        """What is there all the time."""
+        return self.weights + self.adapters + self.optimizer + self.buffer
+
+    @property
     def total(self) -> int:
-        """All parts together."""
-        return sum(asdict(self).values())
+        """What lasts, and the larger of training and decoding."""
+        return self.lasting + max(self.activations + self.logits, self.rollouts)
 
     def __str__(self) -> str:
         parts = {**asdict(self), "total": self.total}
@@ -89,7 +110,8 @@ def estimate(model: TransformerConfig, run: TrainingShape) -> Memory:
         adapters=copies,
         optimizer=state,
         activations=activations(model, run),
-        logits=_LOGIT_COPIES * 4 * run.rows * run.scored * model.rows,
+        logits=_LOGIT_COPIES * 4 * min(run.rows * run.scored, run.held or run.rows * run.scored) * model.rows,
+        rollouts=rollouts(model, run),
         buffer=run.rollouts * (run.length * (8 + 8 + 1 + 1) + 4 + 8),
     )
 
@@ -129,8 +151,30 @@ def adapter_parameters(model: TransformerConfig, lora: LoRA) -> int:
     return model.layers * lora.rank * sum(sum(shapes[name]) for name in adapted)
 
 
+def merged_bytes(model: TransformerConfig, lora: LoRA, bytes_each: int) -> int:
+    """Copies of the weights that adapters are merged into."""
+    shapes = projection_shapes(model)
+    weights = sum(inputs * outputs for inputs, outputs in (shapes[n] for n in lora.projections(model.family)))
+    return model.layers * weights * bytes_each
+
+
+def cache_bytes(model: TransformerConfig, rows: int, length: int, bytes_each: int) -> int:
+    """Keys and values: 2 · layers · D K/H for each position."""
+    narrow = model.width // model.heads * (model.kv_heads or model.heads)
+    return 2 * model.layers * narrow * rows * length * bytes_each
+
+
+def rollouts(model: TransformerConfig, run: TrainingShape) -> int:
+    """Decoding, beside the weights: at most 2 D + 3 F of a block's states for each token live together."""
+    states = run.decoded * run.length * run.compute_bytes * (2 * model.width + 3 * model.ffn)
+    logits = _DRAW_COPIES * 4 * run.candidates * model.rows
+    kept = cache_bytes(model, run.decoded, run.length, run.compute_bytes) if run.cached else 0
+    copies = merged_bytes(model, run.lora, run.weight_bytes) if run.merged and run.lora is not None else 0
+    return states + logits + kept + copies
+
+
 def activations(model: TransformerConfig, run: TrainingShape) -> int:
-    """T · b · layers · (6 D + 2 D K/H + 4 F + r · targets); recomputed, one block of it and D a layer.
+    """T · b · (6 D + 2 D K/H + 4 F + r · targets) for each block; D for a recomputed one, and one block more.
 
     Of a block autograd keeps: the inputs of both norms and what they return, q, k, v and the attention's
     result (6 D and 2 D K/H), the gate before and after its nonlinearity, the other branch and their
@@ -140,6 +184,5 @@ def activations(model: TransformerConfig, run: TrainingShape) -> int:
     narrow = model.width // model.heads * (model.kv_heads or model.heads)
     own = 2 * model.width if run.lora is None else run.lora.rank * len(run.lora.projections(model.family))
     block = token * (6 * model.width + 2 * narrow + 4 * model.ffn + own)
-    if run.recompute:
-        return block + model.layers * token * model.width
-    return model.layers * block
+    again = min(run.recompute, model.layers)
+    return (model.layers - again + (again > 0)) * block + again * token * model.width

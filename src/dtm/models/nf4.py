@@ -64,3 +64,9 @@ def quantise(layer: nn.Module, weight: Tensor, dtype: torch.dtype, device: torch
     layer.weight = parameter.to(device)
     layer.compute_dtype = dtype  # type: ignore[assignment]
     layer.compute_type_is_set = True  # type: ignore[assignment]
+
+
+def full_weight(layer: Any) -> Tensor:
+    """The weight of an NF4 layer, unpacked to the precision that it computes in."""
+    weight: Tensor = bitsandbytes().functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state)
+    return weight.to(layer.compute_dtype)

@@ -23,6 +23,8 @@ from dtm.models.adapters import (
     load_adapter_weights,
 )
 from dtm.models.denoiser import Denoiser
+from dtm.models.memory import merged_bytes
+from dtm.models.merging import merged
 from dtm.models.transformer import Transformer
 from dtm.random import stream
 from dtm.records import MaskedStates
@@ -66,12 +68,29 @@ class Policy:
         """log π_a at the scored positions, row by row."""
         return self.teacher(states.tokens, states.attention, states.scored)
 
+    def rows(self, states: MaskedStates) -> Float[Tensor, "N D"]:
+        """The student's hidden states that predict the scored positions, for the head to take in parts."""
+        return self.forward(states.tokens, states.attention, states.scored, head=False)
+
+    @torch.no_grad()
+    def rows_a(self, states: MaskedStates) -> Float[Tensor, "N D"]:
+        """The same of π_a."""
+        return self.teacher(states.tokens, states.attention, states.scored, head=False)
+
     @torch.no_grad()
     def log_pi_0(self, states: MaskedStates) -> Float[Tensor, "N V"]:
         """log π_0 at the scored positions, row by row."""
         require(self.base is not None, "π_0 was not kept: make the Policy with keep_base=True")
         assert self.base is not None
         return self.base(states.tokens, states.attention, states.scored)
+
+    def decoding_teacher(self, room: int) -> Denoiser:
+        """π_a as rollouts use it: its adapter merged, if the new layers take no more than ``room`` bytes."""
+        teacher = self.teacher
+        if self.lora is None or not isinstance(teacher, Transformer):
+            return teacher
+        bytes_each = teacher.embedding.weight.element_size()
+        return merged(teacher) if merged_bytes(teacher.config, self.lora, bytes_each) <= room else teacher
 
     def trained(self) -> list[nn.Parameter]:
         """What the optimiser changes: the student's weights, or those of its adapter."""

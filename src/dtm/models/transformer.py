@@ -3,7 +3,7 @@
 One implementation from half a million parameters on a laptop up to the shapes of LLaDA and Dream, which
 need grouped-query heads, projection biases and tied weights.
 
-Letters: B batch, L length, H heads, K key-value heads, E head width, D model width.
+Letters: B batch, L length, W positions computed, H heads, K key-value heads, E head width, D model width.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from dtm.errors import require
+from dtm.models.cache import Kept, KeyValues, replaced
 from dtm.models.denoiser import Denoiser
 
 
@@ -79,8 +80,9 @@ class TransformerConfig:
         require(self.shift in (0, 1), f"shift is 0 or 1, got {self.shift}")
 
 
-Rotation = tuple[Float[Tensor, "L E"], Float[Tensor, "L E"]]
-"""Cosine and sine of the rotary angles: worked out once, shared by all blocks."""
+Rotation = tuple[Float[Tensor, "*rows W E"], Float[Tensor, "*rows W E"]]
+"""Cosine and sine of the rotary angles: worked out once, shared by all blocks. Rows that look at different
+positions have their own, with a dimension for the heads."""
 
 
 def rotary(length: int, width: int, base: float, device: torch.device) -> Rotation:
@@ -90,12 +92,16 @@ def rotary(length: int, width: int, base: float, device: torch.device) -> Rotati
     return angles.cos(), angles.sin()
 
 
-def rotate(x: Float[Tensor, "B H L E"], rotation: Rotation) -> Float[Tensor, "B H L E"]:
+def rotate(x: Float[Tensor, "B H W E"], rotation: Rotation) -> Float[Tensor, "B H W E"]:
     """Rotate each pair of channels (e, e + E/2) by its angle, in float32."""
     cosine, sine = rotation
     first, second = x.float().chunk(2, dim=-1)
     turned = torch.cat([-second, first], dim=-1)
     return (x * cosine + turned * sine).to(x.dtype)
+
+
+COMPILATIONS = 64
+"""Kinds of passes that torch.compile may prepare before it gives up; 8 by default."""
 
 
 class Attention(nn.Module):
@@ -112,14 +118,20 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.width, config.width, bias=False)
 
     def forward(
-        self, x: Float[Tensor, "B L D"], rotation: Rotation, mask: Bool[Tensor, "B 1 1 L"] | None
-    ) -> Float[Tensor, "B L D"]:
-        """Attend from every position to every real position."""
+        self,
+        x: Float[Tensor, "B W D"],
+        rotation: Rotation,
+        mask: Bool[Tensor, "B 1 1 L"] | None,
+        kept: Kept | None = None,
+    ) -> Float[Tensor, "B W D"]:
+        """Attend from every position given to every real position, also to those that were kept."""
         q, k, v = (
             projection(x).unflatten(-1, (heads, -1)).transpose(1, 2)
             for projection, heads in ((self.q, self.heads), (self.k, self.kv_heads), (self.v, self.kv_heads))
         )
         q, k = rotate(q, rotation), rotate(k, rotation)
+        if kept is not None:
+            k, v = replaced(kept, k, v)
         grouped = self.kv_heads != self.heads
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
         return self.out(mixed.transpose(1, 2).flatten(2))
@@ -138,10 +150,14 @@ class Block(nn.Module):
         self.down = nn.Linear(config.ffn, config.width, bias=False)
 
     def forward(
-        self, x: Float[Tensor, "B L D"], rotation: Rotation, mask: Bool[Tensor, "B 1 1 L"] | None
-    ) -> Float[Tensor, "B L D"]:
+        self,
+        x: Float[Tensor, "B W D"],
+        rotation: Rotation,
+        mask: Bool[Tensor, "B 1 1 L"] | None,
+        kept: Kept | None = None,
+    ) -> Float[Tensor, "B W D"]:
         """One residual layer."""
-        x = x + self.attention(self.attention_norm(x), rotation, mask)
+        x = x + self.attention(self.attention_norm(x), rotation, mask, kept)
         inner = self.ffn_norm(x)
         return x + self.down(F.silu(self.gate(inner)) * self.up(inner))
 
@@ -149,9 +165,9 @@ class Block(nn.Module):
 class Transformer(Denoiser):
     """A stack of blocks between a token embedding and a head."""
 
-    recompute: bool = False
-    """Keep each block's input alone and work out the rest again in the backward pass: a third more
-    arithmetic for a fraction of the memory (see `dtm.models.memory`)."""
+    recompute: int = 0
+    """Blocks, from the first on, of which the input alone is kept and the rest is worked out again in the
+    backward pass: a third more arithmetic for a fraction of the memory (see `dtm.models.memory`)."""
 
     def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -166,22 +182,53 @@ class Transformer(Denoiser):
             self._initialise(generator)
 
     def hidden(
-        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None
-    ) -> Float[Tensor, "B L D"]:
-        """Final hidden states; rotary positions are relative, so left padding shifts nothing."""
+        self,
+        tokens: Int[Tensor, "B W"],
+        attention: Bool[Tensor, "B L"] | None = None,
+        cache: KeyValues | None = None,
+        start: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B W D"]:
+        """Final hidden states; rotary positions are relative, so left padding shifts nothing.
+
+        With a ``cache`` the keys and values are written into it. With ``start`` too, ``tokens`` are windows
+        that begin there: their keys and values are replaced, and those of other positions are the cache's.
+        """
         mask = None if attention is None else attention[:, None, None, :]
+        length = tokens.shape[1] if cache is None else cache.length
         head_width = self.config.width // self.config.heads
-        rotation = rotary(tokens.shape[1], head_width, self.config.rope_base, tokens.device)
+        rotation = rotary(length, head_width, self.config.rope_base, tokens.device)
+        where = None
+        if start is not None:
+            where = start[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
+            rotation = (rotation[0][where].unsqueeze(1), rotation[1][where].unsqueeze(1))
         x = self.embedding(tokens)
-        for block in self.blocks:
-            if self.recompute and torch.is_grad_enabled():
+        for number, block in enumerate(self.blocks):
+            if cache is not None:
+                x = block(x, rotation, mask, (*cache.layers[number], cache.rows, where))
+            elif number < self.recompute and torch.is_grad_enabled():
                 x = checkpoint(block, x, rotation, mask, use_reentrant=False)
             else:
                 x = block(x, rotation, mask)
         return self.norm(x)
 
+    def new_cache(self, rows: int, length: int) -> KeyValues:
+        """Room for the keys and values of so many rows, in the precision that they will come in."""
+        weight = self.embedding.weight
+        kind = weight.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+        heads, head_width = self.config.kv_heads or self.config.heads, self.config.width // self.config.heads
+
+        def room() -> Tensor:
+            return torch.zeros(rows, length, heads, head_width, dtype=dtype, device=weight.device)
+
+        return KeyValues(tuple((room(), room()) for _ in self.blocks))
+
     def compile_blocks(self) -> None:
-        """Let torch.compile fuse each block; all blocks and batch sizes share one compilation."""
+        """Let torch.compile fuse each block; all blocks and batch sizes share one compilation.
+
+        Training, rollouts, passes over windows, with and without adapters and padding: each has its own.
+        """
+        torch._dynamo.config.recompile_limit = COMPILATIONS
         for block in self.blocks:
             block.compile(dynamic=True)
 

@@ -95,10 +95,10 @@ def fill(
     for path, names in shards.items():
         with _opened(path) as file:
             for name in names:
-                _place(model, expected[name], file.get_tensor(name), dtype, device)
+                place(model, expected[name], file.get_tensor(name), dtype, device)
 
 
-def _place(
+def place(
     model: nn.Module, name: str, value: Tensor, dtype: torch.dtype | None, device: torch.device
 ) -> None:
     """Put one tensor where it belongs; a copy, so that the file can change while the model lives."""

@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from dtm import tilting
 from dtm.models.policy import Policy
 from dtm.objectives.control_variates import ControlVariate, adaptive
 from dtm.records import Loss, MaskedStates, Phase, Weights
+
+HELD = 2**24
+"""Logits, of four bytes each: 132 positions over a vocabulary of 126,464."""
 
 
 @final
@@ -25,50 +29,96 @@ class CDTM:
     guard: bool = True
     """Drop the advantage term where π_θ/π_a has left e^{±h·range(r)}, which π_{a+h}/π_a never does."""
 
+    held: int = HELD
+    """Logits of one model that are held at a time; more positions are taken in parts, whose distributions
+    are worked out again in the backward pass. Changes memory, never the loss."""
+
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
         """Mean over the batch of (L_row / k) Σ_S w̄ CE(T_c ‖ π_θ), divided by the length."""
-        log_pi = policy.log_pi(states)
-        log_pi_a = policy.log_pi_a(states)
-        x1, row = states.x1, states.row
-        scale = states.row_weight[row] / states.batch_rows
-        log_weight = weights.log_weight[row]
-        control = self.control_variate(states, weights, phase)[row]
+        row = states.row
+        control = self.control_variate(states, weights, phase)
+        scored = _Scored(
+            policy.rows(states),
+            policy.rows_a(states),
+            states.x1,
+            states.row_weight[row],
+            weights.log_weight[row],
+            control[row],
+        )
+        size = max(1, self.held // policy.student.vocab_size)
+        if len(row) <= size:
+            return self._part(policy, scored, states, phase)
+        parts = [
+            checkpoint(
+                self._part,
+                policy,
+                scored.select(slice(start, start + size)),
+                states,
+                phase,
+                use_reentrant=False,
+            )
+            for start in range(0, len(row), size)
+        ]
+        metrics = {
+            name: torch.stack([part.metrics[name] for part in parts]).sum() for name in parts[0].metrics
+        }
+        return Loss(torch.stack([part.value for part in parts]).sum(), metrics)
 
+    def _part(self, policy: Policy, scored: _Scored, states: MaskedStates, phase: Phase) -> Loss:
+        """What some of the scored positions contribute."""
+        log_pi = policy.student.log_pi(scored.student)
         with torch.no_grad():
-            log_ratio = (log_pi - log_pi_a).gather(-1, x1[:, None]).squeeze(-1)
-            gain = tilting.advantage(log_weight, control)
+            log_pi_a = policy.teacher.log_pi(scored.teacher)
+            log_ratio = (log_pi - log_pi_a).gather(-1, scored.x1[:, None]).squeeze(-1)
+            gain = tilting.advantage(scored.log_weight, scored.control)
             bound = phase.step * phase.reward_range
             keep = (
                 tilting.within_ratio_bound(log_ratio, gain, bound)
                 if self.guard
                 else torch.ones_like(gain).bool()
             )
-        position_loss = tilting.c_dtm_cross_entropy(log_pi, log_pi_a, x1, log_weight, control, keep)
-        value = (scale * position_loss).sum() / states.length
-        return Loss(value, self._metrics(log_pi.detach(), log_pi_a, states, weights, row, keep, control))
+        position_loss = tilting.c_dtm_cross_entropy(
+            log_pi, log_pi_a, scored.x1, scored.log_weight, scored.control, keep
+        )
+        value = (scored.row_weight / states.batch_rows * position_loss).sum() / states.length
+        return Loss(value, _metrics(log_pi.detach(), log_pi_a, scored, states, keep))
 
-    @torch.no_grad()
-    def _metrics(
-        self,
-        log_pi: Float[Tensor, "N V"],
-        log_pi_a: Float[Tensor, "N V"],
-        states: MaskedStates,
-        weights: Weights,
-        row: Tensor,
-        keep: Tensor,
-        control: Tensor,
-    ) -> dict[str, Tensor]:
-        """Contributions to batch means: nats gained, guard hits, and the two sums behind adaptive c."""
-        x1, log_weight = states.x1, weights.log_weight[row]
-        scale = states.row_weight[row] / states.batch_rows
-        numerator, denominator = tilting.control_moments(log_pi.exp(), log_pi_a.exp(), x1, log_weight.exp())
-        # The gradient of a row carries its weight L/k, so its variance carries the square.
-        squared = states.row_weight[row].square() / states.batch_rows
-        share = scale / states.length
-        return {
-            "gained": (scale * tilting.gained_kl(log_pi, log_pi_a, x1, log_weight)).sum(),
-            "guarded": (share * ~keep).sum(),
-            "control": (share * control).sum(),
-            "control_numerator": (squared * numerator).sum(),
-            "control_denominator": (squared * denominator).sum(),
-        }
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """The scored positions: hidden states of student and π_a, and what the loss needs to know of each."""
+
+    student: Float[Tensor, "N D"]
+    teacher: Float[Tensor, "N D"]
+    x1: Int[Tensor, " N"]
+    row_weight: Float[Tensor, " N"]
+    log_weight: Float[Tensor, " N"]
+    control: Float[Tensor, " N"]
+
+    def select(self, part: slice) -> _Scored:
+        """Some of the positions."""
+        return _Scored(*(getattr(self, name)[part] for name in self.__slots__))
+
+
+@torch.no_grad()
+def _metrics(
+    log_pi: Float[Tensor, "N V"],
+    log_pi_a: Float[Tensor, "N V"],
+    scored: _Scored,
+    states: MaskedStates,
+    keep: Bool[Tensor, " N"],
+) -> dict[str, Tensor]:
+    """Contributions to batch means: nats gained, guard hits, and the two sums behind adaptive c."""
+    scale = scored.row_weight / states.batch_rows
+    weight = scored.log_weight.exp()
+    numerator, denominator = tilting.control_moments(log_pi.exp(), log_pi_a.exp(), scored.x1, weight)
+    # The gradient of a row carries its weight L/k, so its variance carries the square.
+    squared = scored.row_weight.square() / states.batch_rows
+    share = scale / states.length
+    return {
+        "gained": (scale * tilting.gained_kl(log_pi, log_pi_a, scored.x1, scored.log_weight)).sum(),
+        "guarded": (share * ~keep).sum(),
+        "control": (share * scored.control).sum(),
+        "control_numerator": (squared * numerator).sum(),
+        "control_denominator": (squared * denominator).sum(),
+    }

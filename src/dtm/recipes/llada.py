@@ -35,7 +35,7 @@ def _llada(
         recipe=f"llada-{kind}",
         precision="auto",
         task=LanguageConfig(kind=kind),  # type: ignore[arg-type]
-        model=ModelConfig(base=HUB, nf4=True, recompute=True),
+        model=ModelConfig(base=HUB, nf4=True, recompute="auto"),
         adapter=AdapterConfig(rank=128, alpha=64.0, targets="published"),
         decoding=DecodingConfig(
             order="sampled-confidence",

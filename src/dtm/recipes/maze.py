@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dtm.training.config import (
+    AuditConfig,
     DecodingConfig,
     EvaluationConfig,
     MazeConfig,
@@ -31,6 +32,7 @@ def maze_small() -> RunConfig:
         task=MazeConfig(size=15),
         model=ModelConfig(base="maze-small", width=128, layers=3, heads=4, ffn=256),
         decoding=DecodingConfig(order="max-probability", block=8, certainty=0.999, batch=320),
+        audit=AuditConfig(share=0.0),  # what certainty 0.999 can change is bounded
         objective=ObjectiveConfig(after_end=False),
         tilt=TiltConfig(step=10 / 3, final=10.0, max_steps=120),
         replay=ReplayConfig(prompts=160, completions=8, refresh_every=40, refresh_fraction=0.5, priority=0.5),
@@ -48,6 +50,7 @@ def maze() -> RunConfig:
         task=MazeConfig(size=41, completion_length=80),
         model=ModelConfig(width=320, layers=6, heads=5, ffn=928),
         decoding=DecodingConfig(order="max-probability", block=8, certainty=0.999, batch=2560),
+        audit=AuditConfig(share=0.0),
         objective=ObjectiveConfig(after_end=False),
         tilt=TiltConfig(step=5.0, final=50.0, max_steps=300),
         replay=ReplayConfig(

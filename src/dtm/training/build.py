@@ -104,6 +104,9 @@ def build_decoder(config: DecodingConfig) -> Decoder:
         tokens_per_step=config.tokens_per_step,
         temperature=config.temperature,
         certainty=config.certainty,
+        cache=config.cache,
+        refresh=config.refresh,
+        until_end=config.until_end,
     )
 
 
@@ -249,7 +252,6 @@ def load_base(config: RunConfig, task: Task) -> Transformer:
     if build_lora(config) is not None and precision(config, device) == "bfloat16":
         dtype = torch.bfloat16
     model = load_model(folder, dtype=dtype, device=device, nf4=config.model.nf4)
-    model.recompute = config.model.recompute
     for name in ("vocab_size", "mask_id", "eos_id"):
         found, wanted = getattr(model, name), getattr(task, name)
         require(

@@ -109,13 +109,18 @@ class ModelConfig:
     """Width of the gated feed-forward layers."""
     nf4: bool = False
     """Keep the base's projections in four bits; needs adapters, and bitsandbytes."""
-    recompute: bool = False
-    """Recompute each block in the backward pass: a third more time, a fraction of the memory."""
+    recompute: int | Literal["auto", "all", "none"] = "none"
+    """Blocks that are worked out again in the backward pass: a third more time, a fraction of the memory;
+    auto: as few as fit the memory that is free."""
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads", "ffn"):
             value = getattr(self, name)
             require(value >= 1, f"model.{name} must be at least 1, got {value}")
+        require(
+            isinstance(self.recompute, str) or self.recompute >= 0,
+            f"model.recompute is auto, all, none or a number of blocks, got {self.recompute}",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,6 +135,9 @@ class AdapterConfig:
     """Dropout on the adapters' input, in training steps alone."""
     targets: str = "all"
     """Projections by name with commas between, or all seven, or published: the four of public code."""
+    merge: bool = True
+    """Add π_a's adapter into copies of the weights while rollouts are drawn, if half of the free memory holds
+    them: faster, and rounded to the precision of the base."""
 
     def __post_init__(self) -> None:
         require(self.rank is None or self.rank >= 1, f"adapter.rank must be at least 1, got {self.rank}")
@@ -153,8 +161,35 @@ class DecodingConfig:
     certainty: float | None = None
     """Also reveal every position whose likeliest token has at least this probability. Saves most
     forward passes; each such token moves the law by at most 1 − certainty in total variation."""
+    cache: Literal["none", "block"] = "none"
+    """block: only the first pass of a block is over whole sequences; the others are over the block, against
+    the keys and values that it left. Several times faster at 8B, and an approximation: see audit."""
+    refresh: int = 1
+    """With a cache, blocks from one pass over whole sequences to the next: more is faster and less exact."""
+    until_end: bool = False
+    """Stop a completion after the block with its end token, and give its place in the batch to the next
+    prompt; what it leaves unwritten becomes end tokens."""
     batch: int = 256
     """Sequences decoded together."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditConfig:
+    """Decoding again without its shortcuts (cache, until-end, certainty), with the same noise, to compare."""
+
+    share: float = 0.02
+    """Share of every collection of rollouts that is decoded twice to compare; 0: none."""
+    agreement: float = 0.5
+    """Least share of tokens, up to the end of a completion, that must be the same. A single other token
+    changes most of what follows it, so that this says little about the law."""
+    shift: float | None = None
+    """Largest change of the mean reward, in units of the reward and beyond twice its standard error; none:
+    any. Past this limit or the one on agreement the rest of the run takes no shortcuts, and says so."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.share <= 1, f"audit.share is a share in [0, 1], got {self.share:g}")
+        require(0 <= self.agreement <= 1, f"audit.agreement is a share in [0, 1], got {self.agreement:g}")
+        require(self.shift is None or self.shift >= 0, f"audit.shift must not be negative, got {self.shift}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -421,6 +456,7 @@ class RunConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     adapter: AdapterConfig = field(default_factory=AdapterConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    audit: AuditConfig = field(default_factory=AuditConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     tilt: TiltConfig = field(default_factory=TiltConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)

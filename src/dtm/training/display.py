@@ -26,7 +26,7 @@ class Display:
     def __init__(self, config: RunConfig, console: Console | None = None) -> None:
         self.config = config
         self.console = console or Console()
-        self.latest: dict[str, Any] = {"reward": None, "per_second": None}
+        self.latest: dict[str, Any] = {"reward": None, "per_second": None, "audit": ""}
         self.begin = self.spoken = time.perf_counter()
         self.start: float | None = None
         self._live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
@@ -46,6 +46,8 @@ class Display:
         values = event.values
         if event.kind == "rollouts":
             self.latest |= {"reward": values["reward"], "per_second": values["per_second"]}
+        elif event.kind == "audit":
+            self._audit(values)
         elif event.kind == "step":
             self.latest |= values
             self._tick(event.step)
@@ -74,6 +76,15 @@ class Display:
                 f"of {values['available']:.3f} nats"
             )
 
+    def _audit(self, values: Mapping[str, Any]) -> None:
+        """What the shortcuts of decoding change, for the live line; the end of them has a line of its own."""
+        self.latest["audit"] = (
+            f"  {values['agreement']:.0%} as exact decoding, reward {values['reward_shift']:+.3f}"
+        )
+        if values["falls_back"] is not None:
+            self.latest["audit"] = ""
+            self._say(f"decoding takes no shortcuts from here on: {values['falls_back']}")
+
     def _tick(self, step: int) -> None:
         now = time.perf_counter()
         if self._live:
@@ -93,13 +104,13 @@ class Display:
         if self.config.objective.baseline is not None:
             return (
                 f"  iteration {v['phase'] + 1}  step {step}  reward {_number(v['reward'], 3)}  "
-                f"loss {v['loss']:.4f}  {_number(v['per_second'], 0)} rollouts/s  {left}"
+                f"loss {v['loss']:.4f}  {_number(v['per_second'], 0)} rollouts/s{v['audit']}  {left}"
             )
         return (
             f"  phase {v['phase'] + 1}  a {v['tilt']:.3g} + h {v['h']:.3g}  step {step}  "
             f"reward {_number(v['reward'], 3)}  "
             f"absorbed {_share(v['absorbed'])}  loss {v['loss']:.4f}  ESS {v['ess']:.2f}  "
-            f"{_number(v['per_second'], 0)} rollouts/s  {left}"
+            f"{_number(v['per_second'], 0)} rollouts/s{v['audit']}  {left}"
         )
 
     def _say(self, text: str) -> None:

@@ -14,12 +14,12 @@ from typing import Any, Literal
 class Event:
     """Something that happened, with its numbers.
 
-    ``rollouts`` when some are drawn, ``step`` after an optimiser step,
-    ``phase`` at the end of a phase, ``evaluation`` after measuring on held-out prompts and ``samples``
-    with the completions behind it, ``resumed`` and ``stopped`` once each.
+    ``audit`` when decoding is compared with exact decoding and ``rollouts`` when some are drawn, ``step``
+    after an optimiser step, ``phase`` at the end of a phase, ``evaluation`` after measuring on held-out
+    prompts and ``samples`` with the completions behind it, ``resumed`` and ``stopped`` once each.
     """
 
-    kind: Literal["rollouts", "step", "phase", "evaluation", "samples", "resumed", "stopped"]
+    kind: Literal["rollouts", "audit", "step", "phase", "evaluation", "samples", "resumed", "stopped"]
     step: int
     """Optimiser steps since the start of the run."""
     values: Mapping[str, Any]

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 import torch
 
 from dtm.baselines import GDPOConfig, SPGConfig, TraceRLConfig, VRPOConfig
-from dtm.decoding import decode
+from dtm.decoding import decode_all
 from dtm.interpolants import MaskCount
 from dtm.models.denoiser import Denoiser
-from dtm.models.memory import projection_parameters
+from dtm.models.flops import rollout_flops, update_flops
 from dtm.models.transformer import TransformerConfig
 from dtm.objectives import mdm_loss
 from dtm.random import stream
 from dtm.records import MaskedStates
 from dtm.tasks.base import Task
-from dtm.training import build
+from dtm.training import build, preflight
 from dtm.training.config import RunConfig
 
 ROWS = 16
@@ -85,16 +85,16 @@ def training_seconds(config: RunConfig, task: Task, model: Denoiser, device: tor
 def counted_seconds(config: RunConfig, task: Task, shape: TransformerConfig, device: torch.device) -> float:
     """The same from the number of multiplications, at half the rate of a large matrix product.
 
-    A forward pass is one unit, a backward pass two, and one more if blocks are recomputed.
+    Ends of completions, which `decoding.until_end` would use, cannot be foreseen.
     """
-    length = task.prompts("train", ROWS, stream(0, "forecast")).tokens.shape[1] + task.completion_length
-    scored = config.decoding.block or task.completion_length
-    passes = math.ceil(task.completion_length / config.decoding.tokens_per_step)
-    forward = length * (2 * projection_parameters(shape) + 4 * shape.layers * length * shape.width)
-    forward += 2 * scored * shape.rows * shape.width
-    units = 4 + config.model.recompute
-    done = work(config)
-    return forward * (done.rollouts * passes + done.rows * units) / (0.5 * _rate(config, device))
+    prompt = task.prompts("train", ROWS, stream(0, "forecast")).tokens.shape[1]
+    completion, decoding, done = task.completion_length, config.decoding, work(config)
+    block = decoding.block or completion
+    refresh = decoding.refresh if decoding.cache == "block" else None
+    rollout = rollout_flops(shape, prompt, completion, block, decoding.tokens_per_step, refresh)
+    recompute = preflight.recomputed_blocks(config, task, shape) / shape.layers
+    row = update_flops(shape, prompt + completion, block / 2, build.build_lora(config), recompute)
+    return (done.rollouts * rollout + done.rows * row) / (0.5 * _rate(config, device))
 
 
 def pretraining_seconds(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:
@@ -121,7 +121,9 @@ def _rollout(config: RunConfig, task: Task, model: Denoiser, device: torch.devic
     prompts = task.prompts("train", rows, stream(0, "forecast")).to(device)
     decoder, noise = build.build_decoder(config.decoding), stream(0, "forecast", device=device)
     with build.autocast(config, device):
-        return _seconds(lambda: decode(model, prompts, task.completion_length, decoder, noise)) / rows
+        return (
+            _seconds(lambda: decode_all(model, prompts, task.completion_length, decoder, noise, rows)) / rows
+        )
 
 
 def _forward(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:

@@ -12,7 +12,7 @@ from dtm.models.policy import Policy
 from dtm.records import Rollouts
 
 ROWS = 256
-"""Masked states in one forward pass of the meter."""
+"""Masked states in one forward pass of the meter, where memory does not say otherwise."""
 
 
 @torch.no_grad()
@@ -23,6 +23,7 @@ def gained_on(
     interpolant: Interpolant,
     generator: torch.Generator,
     masks: int = 4,
+    together: int = ROWS,
 ) -> tuple[float, float]:
     """Nats per sequence that the student has gained over π_a towards ρ_{1,a+h}, and its standard error.
 
@@ -33,7 +34,7 @@ def gained_on(
     """
     rows = torch.arange(len(rollouts), device=rollouts.tokens.device).repeat(masks)
     parts: list[Tensor] = []
-    for part in torch.split(rows, ROWS):
+    for part in torch.split(rows, together):
         chosen = rollouts.select(part)
         states = interpolant.states(chosen, policy.student.mask_id, generator)
         log_pi, log_pi_a, x1, row = policy.log_pi(states), policy.log_pi_a(states), states.x1, states.row

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Literal
 
+from dtm.decoding import Decoder
 from dtm.errors import require
 from dtm.models.memory import parameters
 from dtm.models.transformer import Transformer
@@ -36,10 +37,23 @@ def training_plan(config: RunConfig) -> dict[str, str]:
         "device": f"{device}, {build.precision(config, device)}",
         **_loop(config),
         "decoding": f"{config.decoding.order} order; {exact}",
+        **_audited(config, decoder),
         **{f"memory, {part}": preflight.spoken_size(size) for part, size in asdict(memory).items()},
         "memory, in all": f"{preflight.spoken_size(memory.total)} of {free} that are free",
         "time": forecast(config, "train"),
     }
+
+
+def _audited(config: RunConfig, decoder: Decoder) -> dict[str, str]:
+    """How much of decoding is checked, where there is something to check."""
+    if not decoder.takes_shortcuts:
+        return {}
+    if config.audit.share == 0:
+        return {"audit": "none: what decoding leaves out is not measured"}
+    limits = f"at least {config.audit.agreement:.0%} of the tokens the same"
+    if config.audit.shift is not None:
+        limits += f", the mean reward at most {config.audit.shift:g} off"
+    return {"audit": f"{config.audit.share:.0%} of the rollouts decoded again exactly; {limits}"}
 
 
 def _loop(config: RunConfig) -> dict[str, str]:

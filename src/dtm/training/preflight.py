@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from dtm.decoding.rounds import HEAD_ROWS
 from dtm.errors import ConfigError
 from dtm.models.families import read_shape
 from dtm.models.memory import Memory, TrainingShape, estimate, parameters
 from dtm.models.transformer import TransformerConfig
+from dtm.objectives.c_dtm import HELD
 from dtm.random import stream
 from dtm.tasks.base import Task
 from dtm.training import build
 from dtm.training.config import RunConfig
+from dtm.training.fit import fewest_recomputed
 from dtm.training.folder import RunFolder
 
 LARGE = 1_000_000_000
@@ -38,7 +42,8 @@ def check(config: RunConfig, task: Task) -> None:
         raise ConfigError(
             f"this run needs about {spoken_size(needed.total)}, and {spoken_size(there)} of {device.type} "
             f"are free: {parts}. "
-            "Smaller: --optimizer.micro-batch 1, --model.recompute, --model.nf4, --adapter.rank 32."
+            "Smaller: --optimizer.micro-batch 1, --model.recompute all, --model.nf4, --decoding.batch 8, "
+            "--adapter.rank 32; `dtm fit` says what fits."
         )
 
 
@@ -50,35 +55,56 @@ def model_shape(config: RunConfig, task: Task) -> TransformerConfig:
 
 
 def memory(config: RunConfig, task: Task, shape: TransformerConfig) -> Memory:
-    """Bytes of each part of a training step, estimated."""
+    """Bytes of each part of a run, estimated."""
+    run = _shape_of_run(config, task, shape)
+    return estimate(shape, replace(run, recompute=recomputed_blocks(config, task, shape)))
+
+
+def recomputed_blocks(config: RunConfig, task: Task, shape: TransformerConfig, loaded: int = 0) -> int:
+    """How many blocks are worked out again in the backward pass; auto: as few as leave a tenth of the memory.
+
+    ``loaded`` are bytes of the model that have been taken already.
+    """
+    wanted = config.model.recompute
+    if isinstance(wanted, int):
+        return min(wanted, shape.layers)
+    if wanted != "auto":
+        return shape.layers if wanted == "all" else 0
+    room = 0.9 * (available(build.build_device(config)) + loaded)
+    return fewest_recomputed(shape, _shape_of_run(config, task, shape), int(room))
+
+
+def _shape_of_run(config: RunConfig, task: Task, shape: TransformerConfig) -> TrainingShape:
     half = build.precision(config, build.build_device(config)) == "bfloat16"
     lora, optimizer, replay = build.build_lora(config), config.optimizer, config.replay
+    decoder, together = build.build_decoder(config.decoding), config.decoding.batch
     width = task.prompts("train", 16, stream(0, "forecast")).tokens.shape[1]
-    block = task.completion_length
+    block, written = task.completion_length, config.decoding.block or task.completion_length
     if config.objective.baseline is None:
         block = build.block_size(config.objective.block, config.decoding) or block
-    return estimate(
-        shape,
-        TrainingShape(
-            rows=optimizer.micro_batch or optimizer.batch,
-            length=width + task.completion_length,
-            scored=(block + 1) // 2 if config.objective.baseline is None else block,
-            rollouts=replay.prompts * replay.completions,
-            lora=lora,
-            # A reference π_0 takes as much as an average, which baselines do not keep.
-            ema=optimizer.ema is not None or config.objective.baseline is not None,
-            weight_bytes=2 if half and lora is not None else 4,
-            nf4=config.model.nf4,
-            compute_bytes=2 if half else 4,
-            recompute=config.model.recompute,
-        ),
+    return TrainingShape(
+        rows=optimizer.micro_batch or optimizer.batch,
+        length=width + task.completion_length,
+        scored=(block + 1) // 2 if config.objective.baseline is None else block,
+        rollouts=replay.prompts * replay.completions,
+        lora=lora,
+        # A reference π_0 takes as much as an average, which baselines do not keep.
+        ema=optimizer.ema is not None or config.objective.baseline is not None,
+        weight_bytes=2 if half and lora is not None else 4,
+        nf4=config.model.nf4,
+        compute_bytes=2 if half else 4,
+        held=max(1, HELD // shape.vocab_size) if config.objective.baseline is None else None,
+        decoded=together,
+        candidates=min(together * written, HEAD_ROWS) if decoder.is_ragged else together * written,
+        cached=decoder.cache == "block",
     )
 
 
 def available(device: torch.device) -> int:
-    """Bytes that are free."""
+    """Bytes that are free; on a GPU also those that torch holds and does not use."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + held
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))

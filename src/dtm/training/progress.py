@@ -30,6 +30,10 @@ class Progress:
     """Latest absorbed fraction of this phase, measured on fresh rollouts."""
     absorbed_error: float | None = None
     """Its standard error."""
+    audited: dict[str, Any] = field(default_factory=dict)
+    """Sums of this phase's comparisons with exact decoding (see `dtm.training.audit`)."""
+    exact_because: str | None = None
+    """Why decoding takes no shortcuts any more, once an audit has said so."""
     evaluations: list[dict[str, float]] = field(default_factory=list)
     """Held-out measures at each tilt reached, the base's first."""
     seconds: float = 0.0

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from dtm.decoding import Decoder, decode
+from dtm.decoding import Decoder, decode_all
 from dtm.errors import RewardError, require
 from dtm.models.denoiser import Denoiser
-from dtm.records import Completions, Prompts, Rollouts
+from dtm.records import Prompts, Rollouts
 from dtm.tasks.base import Task
 from dtm.tasks.rewards import Scorer
 
@@ -52,7 +52,15 @@ class Collector:
     ) -> Collected:
         """``completions`` rewarded rollouts for each prompt; prompt j gets group ``first_group + j``."""
         repeated = prompts.repeat(completions)
-        finished = _join(self._decoded(denoiser, repeated, generator))
+        finished = decode_all(
+            denoiser,
+            repeated,
+            self.task.completion_length,
+            self.decoder,
+            generator,
+            self.batch,
+            self.between,
+        )
         views = self.task.read(finished.tokens[:, prompts.tokens.shape[1] :])
         scores = self.scorer(repeated.views, views, repeated.columns)
         keep = [row for row, score in enumerate(scores) if score is not None]
@@ -80,20 +88,3 @@ class Collector:
             {name: [values[row] for row in keep] for name, values in repeated.columns.items()},
             len(scores) - len(keep),
         )
-
-    def _decoded(
-        self, denoiser: Denoiser, prompts: Prompts, generator: torch.Generator
-    ) -> Iterable[Completions]:
-        for start in range(0, len(prompts), self.batch):
-            self.between()
-            part = prompts.select(range(start, min(start + self.batch, len(prompts))))
-            yield decode(denoiser, part, self.task.completion_length, self.decoder, generator)
-
-
-def _join(parts: Iterable[Completions]) -> Completions:
-    tokens, attention, is_completion, revealed_at = zip(
-        *((p.tokens, p.attention, p.is_completion, p.revealed_at) for p in parts), strict=True
-    )
-    return Completions(
-        torch.cat(tokens), torch.cat(attention), torch.cat(is_completion), torch.cat(revealed_at)
-    )

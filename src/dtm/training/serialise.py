@@ -47,6 +47,8 @@ def update(config: Config, data: Mapping[str, Any], where: str) -> Config:
         if key not in hints:
             raise ConfigError(f"{where}: no field {key!r}. {nearest(str(key), hints)}")
         place, current = f"{where}: {key}", getattr(config, key)
+        if key == "recompute" and isinstance(value, bool):  # runs of 0.1 knew two values
+            value = "all" if value else "none"
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
                 raise ConfigError(f"{place} is a section with fields of its own, got {value!r}")

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,10 @@ from dtm.evaluation.evaluate import evaluate
 from dtm.interpolants import Interpolant
 from dtm.models.denoiser import Denoiser
 from dtm.models.policy import Policy
+from dtm.models.transformer import Transformer
 from dtm.objectives import Baseline, Objective
 from dtm.random import seeded, stream
-from dtm.records import MaskedStates, Phase, Rollouts, Weights
+from dtm.records import MaskedStates, Phase, Prompts, Rollouts, Weights
 from dtm.training.annealing import (
     begins_to_cool,
     choose_step,
@@ -39,12 +40,14 @@ from dtm.training.annealing import (
     phase_is_over,
     phase_steps,
 )
+from dtm.training.audit import Tally, audit
 from dtm.training.build import build_device, build_lora, compiles, precision
 from dtm.training.checkpoint import load_latest, save_checkpoint
 from dtm.training.config import RunConfig
 from dtm.training.events import Callback, Event
 from dtm.training.interrupts import Interrupted
-from dtm.training.meter import gained_on
+from dtm.training.meter import ROWS, gained_on
+from dtm.training.preflight import available, recomputed_blocks
 from dtm.training.progress import Progress
 from dtm.training.ranks import gather_all, global_log_z, mean_over_ranks, start_accelerator
 from dtm.training.replay import Replay, prompt_offset
@@ -78,6 +81,9 @@ class Trainer:
             f"the objective is {type(objective).__name__}, but objective.name is {config.objective.name}: "
             "the name decides whether the run anneals, so name the baseline there too",
         )
+        if isinstance(base, Transformer):
+            loaded = sum(parameter.nbytes for parameter in base.parameters())
+            base.recompute = recomputed_blocks(config, collector.task, base.config, loaded)
         self.policy = Policy(
             base.to(self.device),
             config.optimizer.ema if self.baseline is None else None,
@@ -227,6 +233,8 @@ class Trainer:
         progress.tilt += progress.h
         progress.phase += 1
         progress.h, self.replay = None, None
+        if self.baseline is None:  # an iteration of a baseline is too short to judge by
+            progress.audited = {}
 
     def _is_finished(self) -> bool:
         """Between phases: measure the π_a just reached, and decide whether to go on."""
@@ -324,24 +332,56 @@ class Trainer:
     def _collect(self, purpose: str, prompts: int, first_group: int) -> Collected:
         """Rewarded rollouts of π_a for random training prompts."""
         progress, config = self.progress, self.config
-        begin = time.perf_counter()
         asked = self.collector.task.prompts(
             "train", prompts, stream(config.seed, f"{purpose} prompts", progress.step, self.rank)
         )
         noise = stream(config.seed, f"{purpose} rollouts", progress.step, self.rank, self.device)
+        teacher = self._decoding_teacher()
         with self.accelerator.autocast():
-            collected = self.collector.collect(
-                self.policy.teacher,
+            audited, beyond = self._audit(purpose, teacher, asked.to(self.device))
+            begin = time.perf_counter()
+            collected = self._collector(beyond).collect(
+                teacher,
                 asked.to(self.device),
                 config.replay.completions,
                 progress.tilt,
                 noise,
                 first_group,
             )
+        # Only now: a stop in mid-collection repeats all of it.
+        progress.audited, progress.exact_because = audited, beyond
         speed = (len(collected.rollouts) + collected.skipped) / (time.perf_counter() - begin)
         row = {"tilt": progress.tilt, "purpose": purpose, "skipped": collected.skipped, "per_second": speed}
         self._emit("rollouts", **row, reward=float(collected.rollouts.reward.mean()))
         return collected
+
+    def _collector(self, exact_because: str | None) -> Collector:
+        """How rollouts are drawn: as configured, or without shortcuts once there is a reason."""
+        if exact_because is None:
+            return self.collector
+        return replace(self.collector, decoder=self.collector.decoder.without_shortcuts)
+
+    def _decoding_teacher(self) -> Denoiser:
+        """π_a, with its adapter merged into the weights where that is wanted and there is room."""
+        if not self.config.adapter.merge:
+            return self.policy.teacher
+        model = self.policy.decoding_teacher(available(self.device) // 2)
+        if isinstance(model, Transformer) and compiles(self.config, self.device):
+            model.compile_blocks()
+        return model
+
+    def _audit(self, purpose: str, teacher: Denoiser, prompts: Prompts) -> tuple[dict[str, Any], str | None]:
+        """Continue the phase's comparison with exact decoding; and say why, if it is past a limit."""
+        progress, limits = self.progress, self.config.audit
+        collector = self._collector(progress.exact_because)
+        if not (collector.decoder.takes_shortcuts and limits.share > 0):
+            return progress.audited, progress.exact_because
+        rows = math.ceil(limits.share * len(prompts) * self.config.replay.completions)
+        noise = stream(self.config.seed, f"{purpose} audit", progress.step, self.rank)
+        tally = Tally(**progress.audited) + audit(collector, teacher, prompts, rows, noise)
+        beyond = tally.beyond(limits)
+        self._emit("audit", tilt=progress.tilt, **tally.numbers(), falls_back=beyond)
+        return asdict(tally), beyond
 
     def _measure(self, replay: Replay, fresh: Collected) -> None:
         """The fraction of the phase's available KL gained so far, and its standard error."""
@@ -350,7 +390,10 @@ class Trainer:
         noise = stream(self.config.seed, "meter", self.progress.step, self.rank, self.device)
         log_weight = replay.log_weight(fresh.rollouts)
         with self.accelerator.autocast():
-            gained, error = gained_on(self.policy, fresh.rollouts, log_weight, self.interpolant, noise)
+            together = self.config.optimizer.micro_batch or ROWS
+            gained, error = gained_on(
+                self.policy, fresh.rollouts, log_weight, self.interpolant, noise, together=together
+            )
         local = {"gained": gained, "error": error, "available": replay.available}
         means = mean_over_ranks(self.accelerator, local)
         self.progress.absorbed = means["gained"] / means["available"]
@@ -361,7 +404,8 @@ class Trainer:
     def _evaluate(self) -> None:
         """Measure π_a on the held-out prompts."""
         with self.accelerator.autocast():
-            result = evaluate(self.policy.teacher, self.collector, self.config.evaluation, self.device)
+            collector = self._collector(self.progress.exact_because)
+            result = evaluate(self._decoding_teacher(), collector, self.config.evaluation, self.device)
         row = {"tilt": self.progress.tilt, **result.measures}
         if result.best is not None:
             row["best"] = result.best

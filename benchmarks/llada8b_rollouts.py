@@ -1,0 +1,168 @@
+"""Rollouts at 8B: exact, with a cache, and with rows that come and go."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dtm.decoding import Decoder, SampledConfidence, decode_rows
+from dtm.models.flops import rollout_flops
+from dtm.models.policy import Policy
+from dtm.models.transformer import Transformer
+from dtm.random import stream
+from dtm.records import Prompts
+from llada8b_setup import Rig, make_policy
+
+
+def make_prompts(bench: Rig, rows: int) -> Prompts:
+    """Random tokens."""
+    noise = stream(0, "prompts", device=bench.device)
+    tokens = torch.randint(2, 90, (rows, bench.sizes.prompt), generator=noise, device=bench.device)
+    return Prompts(tokens, torch.ones_like(tokens, dtype=torch.bool), [None] * rows)
+
+
+def rollout_floor(bench: Rig, refresh: int | None, blocks: float | None = None) -> float:
+    """Rollouts a second that the multiplications alone would allow."""
+    sizes = bench.sizes
+    flops = rollout_flops(sizes.model, sizes.prompt, sizes.completion, sizes.block, 2, refresh)
+    share = 1.0 if blocks is None else blocks * sizes.block / sizes.completion
+    return bench.rate / (flops * share)
+
+
+def rollouts_per_second(
+    bench: Rig, model: Transformer, decoder: Decoder, rows: int, blocks: int, warm: int
+) -> float:
+    """Whole rollouts a second, from the median time of a block of all rows; every block is as long."""
+    sizes, stamps = bench.sizes, list[float]()
+
+    def stamp() -> None:
+        bench.wait()
+        stamps.append(time.perf_counter())
+
+    def ended(_: Sequence[int], __: Tensor, written: Sequence[int]) -> list[bool]:
+        return [count >= (blocks + warm) * sizes.block for count in written]
+
+    with bench.autocast():
+        decode_rows(
+            model, make_prompts(bench, rows), sizes.completion, decoder, 0, rows, ended, between=stamp
+        )
+    stamp()
+    times = [after - before for before, after in itertools.pairwise(stamps)]
+    return rows / (statistics.median(times[warm:]) * sizes.completion / sizes.block)
+
+
+def decoder_of(bench: Rig, refresh: int | None) -> Decoder:
+    """LLaDA's order, two tokens a step; without a number of blocks there is no cache."""
+    return Decoder(
+        order=SampledConfidence(),
+        block=bench.sizes.block,
+        tokens_per_step=2,
+        cache="none" if refresh is None else "block",
+        refresh=refresh or 1,
+    )
+
+
+def rollouts(bench: Rig, refresh: int | None) -> None:
+    """Rollouts in lockstep, for several batch sizes."""
+    name, model = "exact" if refresh is None else "cached", merged_teacher(bench, make_policy(bench))
+    speeds: dict[int, float] = {}
+    for rows in bench.sizes.batches:
+        # A block of exact decoding takes five seconds at 30 rows and twenty at 128.
+        blocks = 6 if refresh is not None else (3 if rows <= 32 else 1)
+        blocks = min(blocks, bench.sizes.completion // bench.sizes.block - 1)
+        speeds[rows] = rollouts_per_second(bench, model, decoder_of(bench, refresh), rows, blocks, warm=1)
+        bench.say(f"{name} rollouts, batch {rows}: {speeds[rows]:.3f} /s")
+        best = speeds[bench.sizes.batches[0]] if refresh is None else max(speeds.values())
+        bench.keep(
+            **{
+                f"{name}_rollouts_per_s": best,
+                f"{name}_rollouts_per_s_by_batch": speeds,
+                f"{name}_rollouts_per_s_floor": rollout_floor(bench, refresh),
+            }
+        )
+
+
+def merged_teacher(bench: Rig, policy: Policy) -> Transformer:
+    """π_a as a run decodes with it."""
+    model = policy.decoding_teacher(room=2**62)
+    assert isinstance(model, Transformer)
+    if bench.on_gpu:
+        model.compile_blocks()
+    return model
+
+
+def exact(bench: Rig) -> None:
+    """Every pass over whole rows."""
+    rollouts(bench, None)
+
+
+def cached(bench: Rig) -> None:
+    """One pass over whole rows a block, the others over the block."""
+    rollouts(bench, 1)
+
+
+def ragged(bench: Rig) -> None:
+    """The same, where rows that are done make room for new prompts."""
+    sizes, model = bench.sizes, merged_teacher(bench, make_policy(bench))
+    lengths = completion_lengths(bench)
+    blocks = statistics.mean(-(-length // sizes.block) for length in lengths)
+    bench.keep(
+        ragged_rollouts_per_s=ragged_speed(bench, model, 1, lengths),
+        ragged_rollouts_per_s_floor=rollout_floor(bench, 1, blocks),
+        ragged_setting={
+            "batch": sizes.ragged[0],
+            "rollouts": sizes.ragged[1],
+            "mean_tokens": statistics.mean(lengths),
+        },
+    )
+
+
+def cheap(bench: Rig) -> None:
+    """The last two with a single pass over whole rows, at the start."""
+    sizes, model = bench.sizes, merged_teacher(bench, make_policy(bench))
+    refresh, rows = sizes.completion // sizes.block, sizes.ragged[0]
+    prompts, decoder = make_prompts(bench, rows), decoder_of(bench, refresh)
+
+    def whole() -> None:
+        with bench.autocast():
+            decode_rows(model, prompts, sizes.completion, decoder, 0, rows)
+
+    speed = rows / bench.seconds(whole, 2)
+    bench.say(f"cached rollouts, one refresh, batch {rows}: {speed:.3f} /s")
+    bench.keep(
+        cheap_rollouts_per_s=speed,
+        cheap_rollouts_per_s_floor=rollout_floor(bench, refresh),
+        cheap_ragged_rollouts_per_s=ragged_speed(bench, model, refresh, completion_lengths(bench)),
+    )
+
+
+def completion_lengths(bench: Rig) -> list[int]:
+    """Where the completions of the ragged mix end."""
+    sizes, noise = bench.sizes, stream(0, "lengths")
+    drawn = torch.randint(sizes.shortest, sizes.completion + 1, (sizes.ragged[1],), generator=noise)
+    lengths: list[int] = drawn.tolist()
+    return lengths
+
+
+def ragged_speed(bench: Rig, model: Transformer, refresh: int, lengths: list[int]) -> float:
+    """Rollouts a second of the ragged mix."""
+    sizes, together = bench.sizes, bench.sizes.ragged[0]
+
+    def ended(numbers: Sequence[int], _: Tensor, written: Sequence[int]) -> list[bool]:
+        return [count >= lengths[row] for row, count in zip(numbers, written, strict=True)]
+
+    def run(rows: int) -> None:
+        prompts, decoder = make_prompts(bench, rows), decoder_of(bench, refresh)
+        with bench.autocast():
+            decode_rows(model, prompts, sizes.completion, decoder, 0, together, ended)
+
+    run(together)  # warms up, also for batches that have become smaller
+    speed = len(lengths) / bench.seconds(lambda: run(len(lengths)), repeats=1, warm=0)
+    name = f"refresh {refresh}, {len(lengths)} rows through a batch of {together}"
+    bench.say(f"ragged rollouts, {name}: {speed:.3f} /s")
+    return speed

@@ -1,0 +1,152 @@
+"""Updates at 8B: fast, lean, in four bits, and on a small card."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dtm.interpolants import MaskCount
+from dtm.models.adapters import LoRA
+from dtm.models.flops import update_flops
+from dtm.models.memory import TrainingShape, estimate
+from dtm.models.policy import Policy
+from dtm.objectives import CDTM
+from dtm.objectives.c_dtm import HELD
+from dtm.objectives.control_variates import one
+from dtm.random import stream
+from dtm.records import Phase, Rollouts
+from dtm.training.replay import Replay
+from llada8b_setup import Rig, make_policy
+from measuring import GIB
+
+
+def buffer(bench: Rig, rows: int) -> Replay:
+    """Rollouts of random tokens and rewards."""
+    sizes, noise = bench.sizes, stream(0, "buffer", device=bench.device)
+    shape = rows, sizes.prompt + sizes.completion
+    tokens = torch.randint(2, 90, shape, generator=noise, device=bench.device)
+    everywhere = torch.ones_like(tokens, dtype=torch.bool)
+    written = torch.arange(shape[1], device=bench.device) >= sizes.prompt
+    drawn = Rollouts(
+        tokens,
+        everywhere,
+        everywhere & written,
+        torch.zeros_like(tokens),
+        torch.rand(rows, generator=noise, device=bench.device),
+        torch.arange(rows, device=bench.device) // 2,
+        0.0,
+    )
+    return Replay(drawn, 1.0)
+
+
+def train(bench: Rig, policy: Policy, rows: int, updates: int) -> tuple[float, float]:
+    """Median seconds of a micro-batch, and those of the optimiser's step after some of them."""
+    replay, noise = buffer(bench, 4 * rows), stream(0, "masks", device=bench.device)
+    objective, phase = CDTM(one, guard=False), Phase(0, 0.0, 1.0, 1.0)
+    optimizer = torch.optim.AdamW(policy.trained(), lr=1e-5, fused=bench.on_gpu)
+    policy.student.train()
+
+    def micro_batch() -> None:
+        drawn, weights, _ = replay.draw(rows, 0.0, noise)
+        states = MaskCount(bench.sizes.block).states(drawn, bench.sizes.model.mask_id, noise)
+        with bench.autocast():
+            loss = objective.loss(policy, states, weights, phase)
+        loss.value.backward()
+
+    def step() -> None:
+        torch.nn.utils.clip_grad_norm_(policy.trained(), 2.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    micro_batch()
+    step()
+    seconds = bench.seconds(micro_batch, updates, warm=2)
+    step()
+    micro_batch()
+    return seconds, bench.seconds(step, 1, warm=0)
+
+
+def updates(
+    bench: Rig, name: str, *, nf4: bool, recompute: int, rows: int, compiled: bool = True
+) -> dict[str, Any]:
+    """Rows a second and peak memory of one setting, with floor and estimate."""
+    sizes = bench.sizes
+    with bench.counted_memory() as peak:
+        policy = make_policy(bench, nf4, recompute, compiled)
+        micro, step = train(bench, policy, rows, sizes.updates)
+        del policy
+    flops = update_flops(
+        sizes.model,
+        sizes.prompt + sizes.completion,
+        (sizes.block + 1) / 2,
+        LoRA(rank=sizes.rank, targets=("published",)),
+        recompute / sizes.model.layers,
+    )
+    guess = estimate(
+        sizes.model,
+        TrainingShape(
+            rows=rows,
+            length=sizes.prompt + sizes.completion,
+            scored=(sizes.block + 1) // 2,
+            rollouts=4 * rows,
+            lora=LoRA(rank=sizes.rank, targets=("published",)),
+            nf4=nf4,
+            recompute=recompute,
+            held=max(1, HELD // sizes.model.vocab_size),
+            weight_bytes=torch.finfo(bench.dtype).bits // 8,
+            compute_bytes=torch.finfo(bench.dtype).bits // 8,
+        ),
+    )
+    found = {
+        "rows_per_s": rows / (micro + step / 8),
+        "rows_per_s_floor": bench.rate / flops,
+        "optimizer_s": step,
+        "peak_gib": peak["allocated"],
+        "reserved_gib": peak["reserved"],
+        "before_gib": peak["before"],
+        "estimate_gib": guess.total / GIB,
+        "setting": {"nf4": nf4, "recomputed_blocks": recompute, "micro_batch": rows},
+    }
+    gib = "" if peak["allocated"] is None else f", peak {peak['allocated']:.1f} GiB"
+    bench.say(f"{name}: {found['rows_per_s']:.2f} rows/s{gib} (estimate {found['estimate_gib']:.1f} GiB)")
+    return found
+
+
+def fast(bench: Rig) -> None:
+    """Updates with nothing recomputed."""
+    found = updates(bench, "training, fast", nf4=False, recompute=0, rows=bench.sizes.micro_batch)
+    bench.keep(
+        train_rows_per_s=found["rows_per_s"],
+        train_rows_per_s_floor=found["rows_per_s_floor"],
+        train_fast=found,
+    )
+
+
+def lean(bench: Rig) -> None:
+    """Updates with every block recomputed, over a base in bfloat16."""
+    layers, rows = bench.sizes.model.layers, bench.sizes.micro_batch
+    found = updates(bench, "training, lean, bf16", nf4=False, recompute=layers, rows=rows)
+    bench.keep(train_peak_gib_bf16=found["peak_gib"], train_lean_bf16=found)
+
+
+def nf4(bench: Rig) -> None:
+    """The same over a base in four bits."""
+    layers, rows = bench.sizes.model.layers, bench.sizes.micro_batch
+    found = updates(bench, "training, lean, NF4", nf4=True, recompute=layers, rows=rows, compiled=False)
+    bench.keep(train_peak_gib_nf4=found["peak_gib"], train_lean_nf4=found)
+
+
+def card(bench: Rig) -> None:
+    """Training at all where no more than a small card's memory may be allocated."""
+    bench.empty()
+    if bench.on_gpu:
+        whole = torch.cuda.get_device_properties(bench.device).total_memory
+        torch.cuda.set_per_process_memory_fraction(bench.sizes.card / whole)
+    try:
+        layers = bench.sizes.model.layers
+        found = updates(bench, "training, small card", nf4=True, recompute=layers, rows=1, compiled=False)
+    finally:
+        if bench.on_gpu:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+    bench.keep(train_small_card={**found, "limit_gib": bench.sizes.card / GIB})

@@ -1,0 +1,96 @@
+"""`dtm fit`: which settings a card has room for, before anything is downloaded but the shape."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from dtm.cli.parse import make_parser
+from dtm.errors import ConfigError, require
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+
+NUMBERS = {
+    "prompt": (172, "tokens of a prompt"),
+    "completion": (256, "tokens of a completion"),
+    "block": (32, "tokens of a block"),
+    "rank": (128, "rank of the adapters"),
+    "rollouts": (480, "rollouts in the buffer"),
+}
+
+
+def fit(arguments: list[str]) -> int:
+    """Say which settings of a model fit a card's memory."""
+    options = _fit_parser().parse_args(arguments)
+    for name in NUMBERS:
+        value = getattr(options, name)
+        require(value >= 1, f"--{name} must be at least 1, got {value}")
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from dtm.models.adapters import LoRA
+    from dtm.models.families import read_shape
+    from dtm.models.hub import find_folder
+    from dtm.models.memory import TrainingShape, parameters
+    from dtm.objectives.c_dtm import HELD
+    from dtm.training import build
+    from dtm.training.config import RunConfig
+    from dtm.training.fit import CONTEXT, advice, fit
+    from dtm.training.preflight import available, spoken_size
+
+    _, shape = read_shape(find_folder(options.model))
+    here = options.memory is None
+    memory = available(build.build_device(RunConfig())) if here else parse_size(options.memory)
+    run = TrainingShape(
+        rows=1,
+        length=options.prompt + options.completion,
+        scored=(options.block + 1) // 2,
+        rollouts=options.rollouts,
+        lora=LoRA(rank=options.rank, targets=tuple(options.targets.split(","))),
+        held=max(1, HELD // shape.vocab_size),
+    )
+    found = fit(shape, run, options.block, memory - CONTEXT)
+    table = Table(
+        "base", "micro-batch, all blocks recomputed", "none recomputed", "decoded together", "cached"
+    )
+    table.title = (
+        f"{parameters(shape) / 1e9:.1f} billion weights, adapters of rank {options.rank}, "
+        f"{run.length} tokens a row: the most rows that fit {spoken_size(memory)}"
+    )
+    for one in found:
+        counts = one.rows_recomputed, one.rows_kept, one.batch_exact, one.batch_cached
+        table.add_row("NF4" if one.nf4 else "bfloat16", *map(str, counts))
+    Console().print(table)
+    for name, flags in advice(shape, run, found, memory - CONTEXT).items():
+        print(f"{name + ':':<16} {flags}")
+    return 0
+
+
+def _fit_parser() -> argparse.ArgumentParser:
+    parser = make_parser(
+        "fit", "Print the largest settings with which a model can be tuned in a given memory."
+    )
+    parser.add_argument("model", metavar="MODEL", help="a model's folder (config.json is enough) or hub name")
+    parser.add_argument("--memory", metavar="SIZE", help="for example 24GiB (default: what is free here)")
+    for name, (default, meaning) in NUMBERS.items():
+        parser.add_argument(
+            f"--{name}", type=int, default=default, metavar="N", help=f"{meaning} (default: {default})"
+        )
+    parser.add_argument("--targets", default="all", help="adapted projections: all, published, or names")
+    return parser
+
+
+def parse_size(text: str) -> int:
+    """Bytes from a number with a unit.
+
+    >>> parse_size("24GiB"), parse_size("1.5 GB"), parse_size("80G")
+    (25769803776, 1500000000, 80000000000)
+    """
+    found = re.fullmatch(r"([\d.]+)\s*([KMG]?i?)B?", text.strip())
+    if found is None or found[2] not in UNITS:
+        raise ConfigError(f"--memory {text}: write a size such as 24GiB or 80GB")
+    try:
+        return round(float(found[1]) * UNITS[found[2]])
+    except ValueError:
+        raise ConfigError(f"--memory {text}: write a size such as 24GiB or 80GB") from None

@@ -1,0 +1,177 @@
+"""One round: every row of a batch writes a block, its own next one.
+
+    a pass over whole rows                        the first reveal
+    passes over the blocks alone (cache block)    the other reveals, against the keys and values of that pass
+    or over whole rows again (cache none)         the same, exactly
+
+With ``refresh`` above 1 the first pass of most blocks is over the block and the one before it, whose last
+tokens no kept key has seen. Nothing waits for the device unless ``certainty`` asks how much is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from dtm.decoding.noise import Place, RowNoise
+from dtm.decoding.sampler import Decoder, quotas
+from dtm.decoding.spans import Spans
+from dtm.models.cache import KeyValues
+from dtm.models.denoiser import Denoiser
+from dtm.models.transformer import Transformer
+
+HEAD_ROWS = 1024
+"""Positions whose distributions are held at a time; over a vocabulary of 126,464 that is half a gigabyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One block of every row of a batch."""
+
+    denoiser: Denoiser
+    decoder: Decoder
+    spans: Spans
+    places: Sequence[Place]
+    noise: RowNoise
+    cache: KeyValues | None
+    mask: Bool[Tensor, "S L"] | None
+
+    def write(
+        self, tokens: Int[Tensor, "S L"]
+    ) -> tuple[Int[Tensor, "S L"], Int[Tensor, "S L"], Sequence[int]]:
+        """The rows with their blocks written, the step that revealed each token, the steps of each row.
+
+        Steps are those of this round; tokens that it has not revealed have −1.
+        """
+        spans, left, steps = self.spans, list(self.spans.sizes), [0] * len(self.places)
+        shares = [quotas(size, self.decoder.tokens_per_step) for size in spans.sizes]
+        schedule = [
+            [share[step] if step < len(share) else 0 for share in shares]
+            for step in range(max(map(len, shares)))
+        ]
+        limits = torch.tensor(schedule, device=tokens.device)
+        revealed = torch.full_like(tokens, -1)
+        for step, quota in enumerate(schedule):
+            if not any(left):
+                break
+            steps = [count + (remaining > 0) for count, remaining in zip(steps, left, strict=True)]
+            where, chosen, drawn = self._reveal(tokens, step, left, quota, limits[step])
+            tokens = tokens.scatter(1, where, torch.where(chosen, drawn, tokens.gather(1, where)))
+            revealed = revealed.scatter(1, where, torch.where(chosen, step, revealed.gather(1, where)))
+            if self.decoder.certainty is None:
+                left = [max(remaining - share, 0) for remaining, share in zip(left, quota, strict=True)]
+            else:
+                left = self._masked(tokens).sum(1).tolist()
+        return tokens, revealed, steps
+
+    def _masked(self, tokens: Int[Tensor, "S L"]) -> Bool[Tensor, "S B"]:
+        """Which positions of the blocks are still masked; a mask is never drawn."""
+        return self.spans.inside & (tokens.gather(1, self.spans.where) == self.denoiser.mask_id)
+
+    def _reveal(
+        self,
+        tokens: Int[Tensor, "S L"],
+        step: int,
+        left: list[int],
+        quota: list[int],
+        limit: Int[Tensor, " S"],
+    ) -> tuple[Int[Tensor, "S M"], Bool[Tensor, "S M"], Int[Tensor, "S M"]]:
+        """Candidate positions, which of them to reveal, and the tokens drawn there."""
+        masked, decoder = self._masked(tokens), self.decoder
+        # The masked positions first, in order: their number is known here, so nothing waits for the device.
+        order = masked.int().argsort(dim=1, descending=True, stable=True)[:, : max(left)]
+        where, candidate = self.spans.where.gather(1, order), masked.gather(1, order)
+        uniform = self.noise.uniform(self.places, step, left, where.shape[1])
+        if not decoder.order.reads_posterior and decoder.certainty is None:
+            best, chosen = _highest(uniform, candidate, max(quota), limit)
+            counts = [min(share, remaining) for share, remaining in zip(quota, left, strict=True)]
+            where, uniform = where.gather(1, best), uniform.gather(1, best)
+            return where, chosen, self._look(tokens, where, step, counts, uniform)[0]
+        drawn, score, peak = self._look(tokens, where, step, left, uniform)
+        best, kept = _highest(score, candidate, max(quota), limit)
+        chosen = torch.zeros_like(candidate).scatter(1, best, kept)
+        if decoder.certainty is not None:
+            chosen |= candidate & (peak >= decoder.certainty)
+        return where, chosen, drawn
+
+    def _look(
+        self,
+        tokens: Int[Tensor, "S L"],
+        where: Int[Tensor, "S M"],
+        step: int,
+        counts: list[int],
+        uniform: Float[Tensor, "S M"],
+    ) -> tuple[Int[Tensor, "S M"], Float[Tensor, "S M"], Float[Tensor, "S M"]]:
+        """At each position the token drawn, its score, and the highest probability if that is needed."""
+        states, decoder = self._states(tokens, where, begins=step == 0), self.decoder
+        together = max(1, HEAD_ROWS // where.shape[1])
+        parts = []
+        for first in range(0, len(where), together):
+            some = slice(first, first + together)
+            log_pi = self.denoiser.log_pi(states[some].flatten(0, 1))
+            drawn = self._draw(log_pi, some, step, counts)
+            flat = uniform[some].flatten().to(log_pi.dtype)
+            peak = flat if decoder.certainty is None else log_pi.amax(-1).exp()
+            looked = drawn, decoder.order.score(log_pi, drawn, flat), peak
+            parts.append([value.view(-1, where.shape[1]) for value in looked])
+        drawn, score, peak = (torch.cat(part) for part in zip(*parts, strict=True))
+        return drawn, score, peak
+
+    def _draw(
+        self, log_pi: Float[Tensor, "N V"], some: slice, step: int, counts: list[int]
+    ) -> Int[Tensor, " N"]:
+        """A token for each position by the Gumbel-max rule, or the most likely one at temperature 0."""
+        if self.decoder.temperature == 0:
+            return log_pi.argmax(-1)
+        places = self.places[some]
+        noise = self.noise.exponential(
+            places, step, counts[some], log_pi.view(len(places), -1, log_pi.shape[1])
+        )
+        # argmax of log π / τ − log E, negated, in as few passes over the vocabulary as there can be
+        return noise.flatten(0, 1).log_().add_(log_pi, alpha=-1 / self.decoder.temperature).argmin(-1)
+
+    def _states(
+        self, tokens: Int[Tensor, "S L"], where: Int[Tensor, "S M"], begins: bool
+    ) -> Float[Tensor, "S M D"]:
+        """The hidden states that predict the given positions."""
+        shift, mask = self.denoiser.shift, self.mask
+        if shift:  # a row's first real token has nothing before it and is predicted from its own state
+            before = (where - shift).clamp(min=0)
+            preceded = where >= shift if mask is None else (where >= shift) & mask.gather(1, before)
+            where = torch.where(preceded, before, where)
+        hidden, first = self._pass(tokens, begins)
+        where = where if first is None else where - first[:, None]
+        return hidden.gather(1, where[..., None].expand(-1, -1, hidden.shape[-1]))
+
+    def _pass(
+        self, tokens: Int[Tensor, "S L"], begins: bool
+    ) -> tuple[Float[Tensor, "S W D"], Int[Tensor, " S"] | None]:
+        """Hidden states of whole rows, or of windows and where these begin."""
+        if self.cache is None:
+            return self.denoiser.hidden(tokens, self.mask), None
+        assert isinstance(self.denoiser, Transformer)
+        start, reach = self.spans.window, self.spans.reach
+        if begins:
+            due = [i for i, (_, block) in enumerate(self.places) if block % self.decoder.refresh == 0]
+            if len(due) == len(self.places):
+                return self.denoiser.hidden(tokens, self.mask, self.cache), None
+            if due:
+                rows = torch.tensor(due, device=tokens.device)
+                mask = None if self.mask is None else self.mask[rows]
+                self.denoiser.hidden(tokens[rows], mask, self.cache.of(rows))
+            start, reach = self.spans.before, self.spans.far
+        where = start[:, None] + torch.arange(reach, device=start.device)
+        return self.denoiser.hidden(tokens.gather(1, where), self.mask, self.cache, start), start
+
+
+def _highest(
+    score: Float[Tensor, "S M"], candidate: Bool[Tensor, "S M"], most: int, limit: Int[Tensor, " S"]
+) -> tuple[Int[Tensor, "S Q"], Bool[Tensor, "S Q"]]:
+    """The best candidates of each row, ``most`` of them, and which of these are within its own limit."""
+    best = score.masked_fill(~candidate, -torch.inf).topk(min(most, score.shape[1]), dim=1).indices
+    rank = torch.arange(best.shape[1], device=best.device)
+    return best, candidate.gather(1, best) & (rank < limit[:, None])

@@ -1,0 +1,56 @@
+"""Multiplications and additions of a pass: what no implementation can do without.
+
+Letters: P weights of the projections, D width, L positions attended to, V rows of the head.
+"""
+
+from __future__ import annotations
+
+from dtm.models.adapters import LoRA
+from dtm.models.memory import adapter_parameters, projection_parameters
+from dtm.models.transformer import TransformerConfig
+
+
+def pass_flops(model: TransformerConfig, computed: int, attended: int, scored: int | float) -> float:
+    """A forward pass over ``computed`` positions: 2 P + 4 · layers · L D each, and 2 V D at scored ones."""
+    position = 2 * projection_parameters(model) + 4 * model.layers * attended * model.width
+    return float(computed * position + 2 * scored * model.rows * model.width)
+
+
+def rollout_flops(
+    model: TransformerConfig,
+    prompt: int,
+    completion: int,
+    block: int,
+    tokens_per_step: int,
+    refresh: int | None,
+) -> float:
+    """A whole completion: one pass a step, over everything or, with a cache, mostly over the block alone.
+
+    ``refresh`` is the blocks from one pass over everything to the next, None without a cache; other blocks
+    begin with a pass over themselves and the block before.
+    """
+    length, blocks = prompt + completion, -(-completion // block)
+    steps = -(-completion // tokens_per_step)
+    scored = completion * (block / tokens_per_step + 1) / 2  # the masked positions of all steps
+    computed = steps * length
+    if refresh is not None:
+        whole = -(-blocks // refresh)
+        first = whole * length + (blocks - whole) * (2 * block + model.shift)
+        computed = first + (steps - blocks) * (block + model.shift)
+    return pass_flops(model, computed, length, scored)
+
+
+def update_flops(
+    model: TransformerConfig, length: int, scored: int | float, lora: LoRA | None, recompute: int | float
+) -> float:
+    """A row of an update: passes of student and π_a, and the backward pass.
+
+    Frozen weights need one product in the backward pass, trained ones two; ``recompute`` is the share of the
+    blocks whose forward pass is made again.
+    """
+    forward = pass_flops(model, length, length, scored)
+    blocks = pass_flops(model, length, length, 0)
+    if lora is None:
+        return 4 * forward + recompute * blocks
+    adapters = 2 * length * adapter_parameters(model, lora)
+    return 3 * forward + recompute * blocks + (4 + recompute) * adapters

@@ -1,0 +1,122 @@
+"""What the shortcuts of decoding change: the same prompts and the same noise, with and without them.
+
+A cache, early ends and certain tokens are approximations. In every collection of rollouts a few prompts are
+decoded both ways, and past a limit the run goes on without shortcuts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dtm.decoding import decode_rows
+from dtm.evaluation.length import effective_lengths
+from dtm.models.denoiser import Denoiser
+from dtm.records import Prompts
+from dtm.training.config import AuditConfig
+from dtm.training.rollouts import Collector
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Sums over compared rows; those of several audits add up."""
+
+    rows: int = 0
+    agreed: float = 0.0
+    """Σ of the shares of equal tokens."""
+    shift: float = 0.0
+    """Σ d, where d is the reward with shortcuts less the reward without."""
+    squared: float = 0.0
+    """Σ d²."""
+
+    def __add__(self, other: Tally) -> Tally:
+        sums = {name: value + getattr(other, name) for name, value in asdict(self).items()}
+        return Tally(**sums)
+
+    @property
+    def agreement(self) -> float:
+        """Mean share of tokens that are the same."""
+        return self.agreed / self.rows
+
+    @property
+    def mean_shift(self) -> float:
+        """Mean of d."""
+        return self.shift / self.rows
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean of d; infinite for a single row."""
+        if self.rows < 2:
+            return math.inf
+        spread = max(self.squared - self.shift**2 / self.rows, 0.0)
+        return math.sqrt(spread / (self.rows - 1) / self.rows)
+
+    def numbers(self) -> dict[str, Any]:
+        """What a person wants to know of it."""
+        return {
+            "rows": self.rows,
+            "agreement": self.agreement,
+            "reward_shift": self.mean_shift,
+            "error": self.error,
+        }
+
+    def beyond(self, limits: AuditConfig) -> str | None:
+        """Which limit is exceeded, in words; None: none of them.
+
+        >>> Tally(rows=4, agreed=3.0).beyond(AuditConfig(agreement=0.8))
+        'only 75.0% of the tokens agree with exact decoding, less than audit.agreement 80.0%'
+        """
+        if self.agreement < limits.agreement:
+            return (
+                f"only {self.agreement:.1%} of the tokens agree with exact decoding, "
+                f"less than audit.agreement {limits.agreement:.1%}"
+            )
+        if limits.shift is not None and abs(self.mean_shift) - 2 * self.error > limits.shift:
+            return (
+                f"the mean reward is {self.mean_shift:+.3g} ± {self.error:.2g} off that of exact decoding, "
+                f"more than audit.shift {limits.shift:g}"
+            )
+        return None
+
+
+def audit(
+    collector: Collector, denoiser: Denoiser, prompts: Prompts, rows: int, generator: torch.Generator
+) -> Tally:
+    """Decode so many of the prompts with the collector's shortcuts and without them.
+
+    Rows that have no reward count as far as their tokens go.
+    """
+    order = torch.randperm(len(prompts), generator=generator)[:rows]
+    asked, width = prompts.select(order.tolist()), prompts.tokens.shape[1]
+    tokens, rewards = [], []
+    for decoder in (collector.decoder, collector.decoder.without_shortcuts):
+        done = decode_rows(
+            denoiser,
+            asked,
+            collector.task.completion_length,
+            decoder,
+            generator.initial_seed(),
+            collector.batch,
+            between=collector.between,
+        )
+        tokens.append(done.tokens[:, width:])
+        rewards.append(collector.scorer(asked.views, collector.task.read(tokens[-1]), asked.columns))
+    shifts = [a - b if a is not None and b is not None else 0.0 for a, b in zip(*rewards, strict=True)]
+    return Tally(
+        len(asked),
+        float(agreement(tokens[0], tokens[1], denoiser.eos_id).sum()),
+        sum(shifts),
+        sum(shift**2 for shift in shifts),
+    )
+
+
+def agreement(short: Int[Tensor, "N C"], exact: Int[Tensor, "N C"], eos_id: int) -> Float[Tensor, " N"]:
+    """Share of equal tokens up to and including the end token of the exact completion."""
+    ends = effective_lengths(exact, eos_id)[:, None]
+    counted = torch.arange(exact.shape[1], device=exact.device) <= ends
+    return ((short == exact) & counted).sum(1) / counted.sum(1)

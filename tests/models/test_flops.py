@@ -1,0 +1,51 @@
+"""Counted operations against torch's own counter, and against each other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from dtm.decoding import Decoder, MaxProbability, decode_rows
+from dtm.models import LoRA, Transformer, TransformerConfig
+from dtm.models.flops import pass_flops, rollout_flops, update_flops
+from dtm.random import stream
+from dtm.records import Prompts
+
+SHAPE = TransformerConfig(vocab_size=40, mask_id=39, eos_id=0, width=32, layers=2, heads=4, ffn=64)
+PROMPT, COMPLETION, BLOCK = 5, 12, 4
+
+
+def counted(work) -> int:
+    """Operations, with attention as plain products: the counter does not know the CPU's fused kernel."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        work()
+    return counter.get_total_flops()
+
+
+def test_a_pass_takes_what_torch_counts():
+    model, tokens = Transformer(SHAPE, stream(0, "test")), torch.zeros(3, 7, dtype=torch.long)
+    where = torch.arange(3 * 7)[:9]
+    assert counted(lambda: model(tokens, None, where)) == 3 * pass_flops(SHAPE, 7, 7, 3)
+
+
+@pytest.mark.parametrize("refresh", [None, 1, 2, 9])
+def test_a_rollout_takes_what_torch_counts(refresh):
+    model = Transformer(SHAPE, stream(0, "test")).eval()
+    tokens = torch.ones(2, PROMPT, dtype=torch.long)
+    prompts = Prompts(tokens, tokens.bool(), [None] * 2)
+    cache = "none" if refresh is None else "block"
+    decoder = Decoder(
+        order=MaxProbability(), block=BLOCK, tokens_per_step=2, cache=cache, refresh=refresh or 1
+    )
+    found = counted(lambda: decode_rows(model, prompts, COMPLETION, decoder, 0, 2))
+    assert found == 2 * rollout_flops(SHAPE, PROMPT, COMPLETION, BLOCK, 2, refresh)
+
+
+def test_an_update_takes_a_pass_more_where_blocks_are_recomputed_and_weights_are_trained():
+    lora, blocks = LoRA(rank=2), pass_flops(SHAPE, 9, 9, 0)
+    frozen, whole = update_flops(SHAPE, 9, 2, lora, 0), update_flops(SHAPE, 9, 2, None, 0)
+    assert whole == 4 * pass_flops(SHAPE, 9, 9, 2)
+    assert update_flops(SHAPE, 9, 2, None, 0.5) == whole + blocks / 2
+    assert 3 * pass_flops(SHAPE, 9, 9, 2) < frozen < whole

@@ -1,0 +1,78 @@
+"""Merged adapters: the same model in one product, new layers for what changes, and nothing to undo."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import dtm
+from dtm.models import LoRA, Policy, Transformer, TransformerConfig
+from dtm.models.merging import merged
+from dtm.random import stream
+
+pytest.importorskip("peft")
+TOKENS = torch.randint(0, 10, (3, 7), generator=stream(0, "tokens"))
+
+
+def policy(**changes) -> Policy:
+    """A policy whose adapters have been trained somewhere."""
+    sizes = {"vocab_size": 11, "mask_id": 10, "eos_id": 0, "width": 32, "layers": 2, "heads": 4, "ffn": 48}
+    return moved(
+        Policy(Transformer(TransformerConfig(**sizes | changes), stream(0, "test")), lora=LoRA(rank=4))
+    )
+
+
+def moved(made: Policy) -> Policy:
+    weights = made.weights(made.student)
+    noise = stream(1, "adapters")
+    drawn = {name: 0.3 * torch.randn(value.shape, generator=noise) for name, value in weights.items()}
+    made.load_weights(made.student, drawn)
+    made.promote()
+    return made
+
+
+@pytest.mark.parametrize("changes", [{}, {"family": "llada"}, {"qkv_bias": True, "kv_heads": 2, "shift": 1}])
+def test_a_merged_model_is_the_adapted_one(changes):
+    made = policy(**changes)
+    one = merged(made.teacher)
+    where = torch.ones_like(TOKENS, dtype=torch.bool)
+    torch.testing.assert_close(
+        one(TOKENS, None, where), made.teacher(TOKENS, None, where), atol=1e-5, rtol=1e-5
+    )
+    assert (one(TOKENS, None, where) - made.base(TOKENS, None, where)).abs().max() > 0.01
+    assert not any("lora" in name for name, _ in one.named_parameters())
+
+
+def test_merging_touches_no_model_and_shares_what_has_no_adapter():
+    made = Policy(policy().base, lora=LoRA(rank=4, targets=("q",)))
+    before = {name: value.clone() for name, value in made.base.state_dict().items()}
+    hidden = made.student.hidden(TOKENS).detach().clone()
+    one = merged(moved(made).teacher)
+    one.hidden(TOKENS)
+    del one
+    for name, value in made.base.state_dict().items():
+        assert torch.equal(value, before[name])
+    again = merged(made.teacher)
+    assert again.embedding is made.base.embedding
+    assert again.blocks[1].up is made.base.blocks[1].up
+    assert again.blocks[1].attention.q is not made.base.blocks[1].attention.q
+    assert not any(parameter.requires_grad for parameter in again.parameters())
+    assert all(parameter.requires_grad for parameter in made.trained())
+    assert hidden.shape == made.student.hidden(TOKENS).shape
+
+
+def test_four_bit_weights_are_unpacked_and_merged(write_hub):
+    pytest.importorskip("bitsandbytes")
+    base = dtm.load_model(write_hub("llada", d_model=64, mlp_hidden_size=128), nf4=True)
+    made = moved(Policy(base, lora=LoRA(rank=4, targets=("published",))))
+    where = torch.ones_like(TOKENS, dtype=torch.bool)
+    found, expected = (model(TOKENS, None, where) for model in (merged(made.teacher), made.teacher))
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
+
+
+def test_rollouts_use_a_merged_teacher_where_there_is_room():
+    made = policy()
+    assert made.decoding_teacher(room=0) is made.teacher
+    assert made.decoding_teacher(room=10**9) is not made.teacher
+    whole = Policy(Transformer(made.base.config, stream(0, "test")))
+    assert whole.decoding_teacher(room=10**9) is whole.teacher

@@ -17,7 +17,7 @@ from dtm.baselines import GDPOConfig, SPGConfig, TraceRLConfig, VRPOConfig
 from dtm.decoding import decode
 from dtm.interpolants import MaskCount
 from dtm.models.denoiser import Denoiser
-from dtm.models.memory import projection_parameters
+from dtm.models.flops import forward_flops
 from dtm.models.transformer import TransformerConfig
 from dtm.objectives import mdm_loss
 from dtm.random import stream
@@ -90,8 +90,7 @@ def counted_seconds(config: RunConfig, task: Task, shape: TransformerConfig, dev
     length = task.prompts("train", ROWS, stream(0, "forecast")).tokens.shape[1] + task.completion_length
     scored = config.decoding.block or task.completion_length
     passes = math.ceil(task.completion_length / config.decoding.tokens_per_step)
-    forward = length * (2 * projection_parameters(shape) + 4 * shape.layers * length * shape.width)
-    forward += 2 * scored * shape.rows * shape.width
+    forward = forward_flops(shape, 1, length, scored)
     units = 4 + config.model.recompute
     done = work(config)
     return forward * (done.rollouts * passes + done.rows * units) / (0.5 * _rate(config, device))

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from dtm.errors import require
 
@@ -69,9 +69,9 @@ class Budget:
         require(0 < amount < math.inf, f"budget: {text!r} must be a positive, finite amount")
         return cls(text, unit, amount)
 
-    def share(self, spent: Mapping[str, float]) -> float:
+    def share(self, spent: Mapping[str, Any]) -> float:
         """How much of it is spent, of 1 or more; ``spent`` is what every event of a run says."""
-        return spent[f"spent_{self.unit}"] / self.amount
+        return float(spent[f"spent_{self.unit}"]) / self.amount
 
 
 def cooling_factor(share: float) -> float:

@@ -68,7 +68,7 @@ class Progress:
         return {"phase": self.phase, "tilt": self.tilt, "h": self.h}
 
     @property
-    def spent(self) -> dict[str, float]:
+    def spent(self) -> dict[str, int | float]:
         """The cost so far, as every event says it."""
         return {
             "spent_seconds": round(self.spent_seconds, 3),

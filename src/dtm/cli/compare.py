@@ -28,7 +28,7 @@ examples
   dtm compare countdown-mini --objectives c-dtm,spg,wd1 --budget 1e8tokens --jobs 4 --tune --set spg.draws=4
   dtm compare --runs runs/a runs/b --out runs/a-and-b
 """
-STARTING = ("recipe", "objectives", "seeds", "jobs", "set", "settings", "tune", "trials")
+STARTING = ("objectives", "seeds", "jobs", "set", "settings", "tune", "trials")
 """Options that say what is run; None where they were not given."""
 
 
@@ -37,8 +37,9 @@ def compare(arguments: list[str]) -> int:
     options, flags = _parser().parse_known_args(arguments)
     out = options.out
     if options.runs is not None:
-        refuse(options, STARTING, "starts runs, --runs compares finished ones")
         require(not flags, f"--runs compares finished runs as they are: {' '.join(flags)} can change nothing")
+        require(options.recipe is None, f"{options.recipe}: --runs compares finished runs, and starts none")
+        refuse(options, STARTING, "starts runs, --runs compares finished ones")
         comparison = _gathered(options.runs)
         out = out or Path("runs/comparison")
     else:
@@ -96,8 +97,12 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
     from dtm.training.folder import RUNS
 
     start = _recipe(options, flags)
-    seeds, jobs = range(3 if options.seeds is None else options.seeds), options.jobs or 1
+    seeds = range(3 if options.seeds is None else options.seeds)
+    jobs, count = (
+        default if given is None else given for given, default in ((options.jobs, 1), (options.trials, 6))
+    )
     require(len(seeds) >= 1, f"--seeds must be at least 1, got {options.seeds}")
+    require(jobs >= 1, f"--jobs must be at least 1, got {jobs}")
     require(
         options.trials is None or bool(options.tune),
         "--trials says how often to --tune, which is not asked for",
@@ -110,7 +115,7 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
         print("runs side by side share the machine: a minute of each is less than a minute alone")
     trials: list[Trial] = []
     if options.tune:
-        configs, trials = tune(configs, options.trials or 6, out / "tuning", jobs)
+        configs, trials = tune(configs, count, out / "tuning", jobs)
     runs = run_all(over_seeds(configs, seeds), out, jobs)
     return gather([runs[f"{name}-{seed}"] for name in names for seed in seeds], trials), out
 

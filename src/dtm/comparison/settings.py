@@ -78,11 +78,21 @@ def contestants(
     start: RunConfig, names: Sequence[str], given: Sequence[tuple[str, Changes]]
 ) -> dict[str, RunConfig]:
     """The configuration of every objective, with what was given for it."""
-    configs = {name: with_objective(start, name) for name in names}
-    for name, changes in given:
-        require(name in configs, f"{name} has settings, but is not compared. {nearest(name, configs)}")
-        configs[name] = changed(configs[name], changes)
-    return configs
+    changes: dict[str, Changes] = {name: {} for name in names}
+    for name, further in given:
+        require(name in changes, f"{name} has settings, but is not compared. {nearest(name, changes)}")
+        changes[name] = _merged(changes[name], dict(_placed(name, further)))
+    return {name: changed(with_objective(start, name), found) for name, found in changes.items()}
+
+
+def _merged(first: Changes, second: Changes) -> Changes:
+    """Both, the second where they disagree: fields that must fit each other are changed together."""
+    both = {
+        key: _merged(first[key], value)
+        for key, value in second.items()
+        if isinstance(value, Mapping) and isinstance(first.get(key), Mapping)
+    }
+    return {**first, **second, **both}
 
 
 def with_objective(config: RunConfig, name: str) -> RunConfig:

@@ -125,9 +125,10 @@ def train(
     span = build.reward_range(config, task, own_reward)
     with Interrupts() as interrupts:
         collector = build.build_collector(config, task, scorer, interrupts.check)
+        identity = run_fingerprint(config, task, scorer)
         folder = found or RunFolder.create(config, "train", out)  # only now: nothing is left to go wrong
         if not folder.fingerprint.is_file():
-            write_json(folder.fingerprint, run_fingerprint(config, task, scorer))
+            write_json(folder.fingerprint, identity)
         callbacks = [JsonLines(folder.metrics), SampleFiles(folder.samples), *callbacks]
         trainer = Trainer(
             config, base, collector, objective, interpolant, span, callbacks, folder.checkpoints

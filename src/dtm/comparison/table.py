@@ -72,7 +72,7 @@ def _number(name: str, value: float) -> str:
     if name == "peak_memory":
         return f"{value / 2**20:.0f}"
     if name == "spent_seconds":
-        return f"{value:.0f}"
+        return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
     if name in COSTS:
         return f"{value:.2e}"
     return f"{value:.1f}" if name == "length" else f"{value:.3f}"

@@ -89,7 +89,7 @@ def tune(
         out,
         jobs,
         say,
-        all_must=False,
+        all_must_finish=False,
     )
     picked, records = {}, []
     for name, settings in grid.items():

@@ -140,6 +140,19 @@ def test_a_run_may_reach_a_plateau_before_its_budget(tiny, make_trainer):
     assert progress.spent_tokens < 5e3
 
 
+@both
+def test_warming_up_leaves_no_trace(name, tiny, make_trainer):
+    cold, warm = make_trainer(objective(tiny, name)), make_trainer(objective(tiny, name))
+    warm._warm_up()
+    assert warm.progress == cold.progress
+    assert all(parameter.grad is None for parameter in warm.policy.trained())
+    for made in (cold, warm):
+        made._advance()
+    assert timeless(warm.progress.to_json()) == timeless(cold.progress.to_json())
+    after = [made.policy.student.state_dict() for made in (cold, warm)]
+    assert all(torch.equal(after[0][key], after[1][key]) for key in after[0])
+
+
 class StopAt:
     def __init__(self, point: int | None) -> None:
         self.point, self.passed = point, 0

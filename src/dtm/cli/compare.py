@@ -98,9 +98,8 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
 
     start = _recipe(options, flags)
     seeds = range(3 if options.seeds is None else options.seeds)
-    jobs, count = (
-        default if given is None else given for given, default in ((options.jobs, 1), (options.trials, 6))
-    )
+    jobs = 1 if options.jobs is None else options.jobs
+    count = 6 if options.trials is None else options.trials
     require(len(seeds) >= 1, f"--seeds must be at least 1, got {options.seeds}")
     require(jobs >= 1, f"--jobs must be at least 1, got {jobs}")
     require(

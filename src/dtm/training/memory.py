@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from pathlib import Path
 
 import torch
 
@@ -16,7 +17,14 @@ def forget_peak(device: torch.device) -> None:
 
 def peak_memory(device: torch.device) -> int:
     """Bytes, at the highest so far."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else 1024 * most  # macOS counts bytes, Linux kilobytes
+    return int(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else _peak_resident()
+
+
+def _peak_resident() -> int:
+    """The process's own peak; getrusage would also tell that of the process which started it."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):  # not Linux
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else 1024 * most  # macOS counts bytes

@@ -116,6 +116,12 @@ class Trainer:
         self._clock = time.perf_counter() - self.progress.seconds
         forget_peak(self.device)
         try:
+            if (
+                self.budget is not None
+                and self.budget.unit == "seconds"
+                and compiles(self.config, self.device)
+            ):
+                self._warm_up()
             while not (self.progress.h is None and self._is_finished()):
                 self.collector.between()
                 self._advance()
@@ -288,6 +294,21 @@ class Trainer:
         lr *= cooling_factor(self._spent_share())
         for group in self.optimizer.param_groups:
             group["lr"] = lr
+        totals = self._accumulate(states, weights, phase)
+        norm = float(self.accelerator.clip_grad_norm_(self.policy.trained(), config.clip_norm))
+        require(
+            math.isfinite(norm),
+            f"the gradient at step {progress.step} is not finite. The weights before it are saved; "
+            "start again with a smaller --optimizer.lr or --tilt.step.",
+            DivergedError,
+        )
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.policy.track()
+        self._finish_step(replay, mean_over_ranks(self.accelerator, totals), norm, lr)
+
+    def _accumulate(self, states: MaskedStates, weights: Weights, phase: Phase) -> dict[str, Tensor]:
+        """The gradient of a batch, part by part, and the sums of its numbers."""
         self.policy.student.train()
         totals: dict[str, Tensor] = {}
         size = self._micro_batch(states)
@@ -298,18 +319,26 @@ class Trainer:
             self.accelerator.backward(loss.value)
             for name, value in {"loss": loss.value.detach(), **loss.metrics}.items():
                 totals[name] = totals[name] + value if name in totals else value
-        norm = float(self.accelerator.clip_grad_norm_(self.policy.trained(), config.clip_norm))
-        require(
-            math.isfinite(norm),
-            f"the gradient at step {progress.step} is not finite. The weights before it are saved; "
-            "start again with a smaller --optimizer.lr or --tilt.step.",
-            DivergedError,
-        )
-        self.optimizer.step()
-        self.optimizer.zero_grad()
         self.policy.student.eval()
-        self.policy.track()
-        self._finish_step(replay, mean_over_ranks(self.accelerator, totals), norm, lr)
+        return totals
+
+    def _warm_up(self) -> None:
+        """Let torch.compile build its kernels before the clock runs: passes of which nothing is kept.
+
+        Kernels that an earlier run has left in torch's cache would otherwise be a head start.
+        """
+        config = self.config
+        asked = prompts_in_order(self.collector.task, 0, 8, config.replay.prompts, config.seed, self.rank)
+        noise = stream(config.seed, "warm-up", 0, self.rank, self.device)
+        with self.accelerator.autocast():
+            drawn = self.collector.collect(
+                self.policy.teacher, asked.to(self.device), config.replay.completions, 0.0, noise
+            )
+        replay = self._hold(drawn.rollouts, 1.0)
+        if not self._is_idle(replay):
+            states, weights = self._batch(replay)
+            self._accumulate(states, weights, Phase(0, 0.0, 1.0, reward_range=1.0))
+            self.optimizer.zero_grad()
 
     def _dropout(self, part: int) -> AbstractContextManager[None]:
         """The noise of the adapters' dropout, where there is any."""

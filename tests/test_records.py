@@ -9,7 +9,7 @@ import torch
 
 from dtm.errors import DtmError, nearest
 from dtm.random import stream
-from dtm.records import Prompts, concatenate
+from dtm.records import Prompts, concatenate, join_prompts
 
 
 def test_a_stream_is_decided_by_seed_purpose_step_and_rank():
@@ -22,6 +22,15 @@ def test_a_stream_is_decided_by_seed_purpose_step_and_rank():
 def test_numbers_that_read_alike_give_different_streams():
     assert stream(1, "a", 11).initial_seed() != stream(11, "a", 1).initial_seed()
     assert stream(0, "a", 1, 12).initial_seed() != stream(0, "a", 11, 2).initial_seed()
+
+
+def test_joined_prompts_are_as_wide_as_the_widest_and_masked_where_they_are_padded():
+    narrow = Prompts(torch.tensor([[7]]), torch.tensor([[True]]), ["one"], {"answer": [10]})
+    wide = Prompts(torch.tensor([[1, 2, 3]]), torch.ones(1, 3).bool(), ["two"], {"answer": [20]})
+    joined = join_prompts([narrow, wide])
+    assert joined.tokens[joined.attention].tolist() == [7, 1, 2, 3]
+    assert joined.attention.tolist() == [[False, False, True], [True, True, True]]
+    assert (joined.views, joined.columns) == (["one", "two"], {"answer": [10, 20]})
 
 
 def test_repeated_prompts_keep_their_columns_together():

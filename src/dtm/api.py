@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dtm.comparison.fingerprint import run_fingerprint
 from dtm.errors import ConfigError
 from dtm.evaluation.evaluate import Evaluation, evaluate
 from dtm.models.export import CONFIG as ADAPTER
@@ -124,7 +125,10 @@ def train(
     span = build.reward_range(config, task, own_reward)
     with Interrupts() as interrupts:
         collector = build.build_collector(config, task, scorer, interrupts.check)
+        identity = run_fingerprint(config, task, scorer)
         folder = found or RunFolder.create(config, "train", out)  # only now: nothing is left to go wrong
+        if not folder.fingerprint.is_file():
+            write_json(folder.fingerprint, identity)
         callbacks = [JsonLines(folder.metrics), SampleFiles(folder.samples), *callbacks]
         trainer = Trainer(
             config, base, collector, objective, interpolant, span, callbacks, folder.checkpoints

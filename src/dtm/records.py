@@ -48,6 +48,19 @@ class Prompts:
         return self.select([row for row in range(len(self)) for _ in range(times)])
 
 
+def join_prompts(parts: Sequence[Prompts]) -> Prompts:
+    """Prompts one part after the other; shorter ones are padded further on the left (and masked)."""
+    width = max(part.tokens.shape[1] for part in parts)
+    padding = [(width - part.tokens.shape[1], 0) for part in parts]
+    columns = {name: [value for part in parts for value in part.columns[name]] for name in parts[0].columns}
+    return Prompts(
+        torch.cat([F.pad(part.tokens, short) for part, short in zip(parts, padding, strict=True)]),
+        torch.cat([F.pad(part.attention, short) for part, short in zip(parts, padding, strict=True)]),
+        [view for part in parts for view in part.views],
+        columns,
+    )
+
+
 def where_padded(attention: Bool[Tensor, "N L"]) -> Bool[Tensor, "N L"] | None:
     """The attention mask, or None if it says nothing.
 

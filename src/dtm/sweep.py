@@ -44,10 +44,13 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"mean": fmean(values), "low": min(values), "high": max(values)}
 
 
-def run_all(configs: Mapping[str, RunConfig], out: Path, jobs: int = 1, say: Say = print) -> dict[str, Run]:
+def run_all(
+    configs: Mapping[str, RunConfig], out: Path, jobs: int = 1, say: Say = print, all_must_finish: bool = True
+) -> dict[str, Run]:
     """Train every configuration in ``out/NAME``, ``jobs`` at a time, and return the finished runs.
 
-    A run that fails does not stop the others; at the end the failures are named with their logs.
+    A run that fails does not stop the others; at the end the failures are named with their logs, as an error
+    if all must finish.
     """
     require(jobs >= 1, f"jobs must be at least 1, got {jobs}")
     # All runs start from one base, also if another pretraining ends while they go.
@@ -74,12 +77,13 @@ def run_all(configs: Mapping[str, RunConfig], out: Path, jobs: int = 1, say: Say
             raise DtmError("stopped; every run has saved itself, and the same command goes on") from None
         finally:
             _stop(running)
-    if failed:
+    if failed and all_must_finish:
         listed = "\n  ".join(f"{job.name}: {job.log}" for job in failed)
         raise DtmError(
             f"{len(failed)} of {total} runs did not finish; see\n  {listed}\nThe same command tries again."
         )
-    return {name: Run.open(out / name) for name in configs}
+    lost = {job.name for job in failed}
+    return {name: Run.open(out / name) for name in configs if name not in lost}
 
 
 def _stop(jobs: Sequence[_Job]) -> None:

@@ -9,7 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dtm.decoding import Decoder, MaxProbability, decode_rows
 from dtm.models import LoRA, Transformer, TransformerConfig
-from dtm.models.flops import pass_flops, rollout_flops, update_flops
+from dtm.models.flops import model_flops, pass_flops, rollout_flops, update_flops
+from dtm.models.tabular import Tabular
 from dtm.random import stream
 from dtm.records import Prompts
 
@@ -49,3 +50,33 @@ def test_an_update_takes_a_pass_more_where_blocks_are_recomputed_and_weights_are
     assert whole == 4 * pass_flops(SHAPE, 9, 9, 2)
     assert update_flops(SHAPE, 9, 2, None, 0.5) == whole + blocks / 2
     assert 3 * pass_flops(SHAPE, 9, 9, 2) < frozen < whole
+
+
+@pytest.mark.parametrize("fields", [{}, {"kv_heads": 1}, {"layers": 3, "ffn": 40}, {"embedding_size": 16}])
+def test_a_forward_pass_and_a_backward_pass_of_twice_as_much(fields):
+    shape = TransformerConfig(
+        **{
+            "vocab_size": 11,
+            "mask_id": 10,
+            "eos_id": 0,
+            "width": 16,
+            "layers": 2,
+            "heads": 2,
+            "ffn": 24,
+            **fields,
+        }
+    )
+    model = Transformer(shape, torch.Generator().manual_seed(0))
+    where = torch.zeros(3, 7, dtype=torch.bool)
+    where[:, 2:4] = True
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as forward:
+        log_pi = model(torch.zeros(3, 7, dtype=torch.long), None, where)
+    with FlopCounterMode(display=False) as backward:
+        log_pi.sum().backward()
+    assert pass_flops(shape, 21, 7, 6) == forward.get_total_flops()
+    assert model_flops(model, 21, 7, 6) == forward.get_total_flops()
+    assert backward.get_total_flops() == 2 * forward.get_total_flops()
+
+
+def test_a_model_of_unknown_shape_counts_two_for_each_weight_and_token():
+    assert model_flops(Tabular(torch.zeros(9, 2, 2)), 10, 2, 3) == 2 * 36 * 10

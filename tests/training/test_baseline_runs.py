@@ -17,6 +17,7 @@ from dtm.training.events import JsonLines, read_events
 from dtm.training.interrupts import Interrupted
 from dtm.training.plan import training_plan
 from dtm.training.serialise import load_yaml, to_yaml, update
+from timeless import timeless_rows
 
 NAMES = ["diffu-grpo", "wd1", "unigrpo", "spg", "vrpo", "gdpo", "trace-rl"]
 each = pytest.mark.parametrize("name", NAMES)
@@ -36,6 +37,7 @@ def iterating(tiny):
         objective = ObjectiveConfig(name=name, **{name.replace("-", "_"): section})
         return replace(
             tiny,
+            seed=3,  # rewards differ in both iterations
             objective=objective,
             decoding=replace(tiny.decoding, block=2, certainty=None),
             checkpoint=replace(tiny.checkpoint, every=1),
@@ -87,10 +89,7 @@ def test_a_run_stopped_and_resumed_is_the_run_that_was_not(name, iterating, make
         assert torch.equal(weights(first.student), weights(second.student))
         assert torch.equal(weights(first.teacher), weights(second.teacher))
         rows = [
-            [
-                {k: v for k, v in row.items() if k != "seconds"}
-                for row in read_events(f / "metrics.jsonl", kind)
-            ]
+            timeless_rows(read_events(f / "metrics.jsonl", kind))
             for f in (tmp_path / "whole", folder)
             for kind in ("step", "evaluation")
         ]
@@ -102,19 +101,22 @@ def test_a_run_stopped_and_resumed_is_the_run_that_was_not(name, iterating, make
 @each
 @pytest.mark.parametrize("micro_batch", [3, 7])
 def test_the_gradient_does_not_depend_on_the_micro_batch(name, micro_batch, iterating, make_trainer):
-    """The second update of an iteration, where ratios are no longer 1; plain descent at rate 1."""
+    """The second update of an iteration, where ratios are no longer 1; plain descent at rate 0.01."""
     after = []
     for size in (None, micro_batch):
         config = iterating(name)
-        config = replace(config, optimizer=replace(config.optimizer, micro_batch=size, lr=1.0, clip_norm=1e9))
+        config = replace(
+            config, optimizer=replace(config.optimizer, micro_batch=size, lr=0.01, clip_norm=1e9)
+        )
         trainer = make_trainer(config, reward=upwards)
         trainer.optimizer = torch.optim.SGD(trainer.policy.student.parameters())
         before = weights(trainer.policy.student)
         trainer._advance()
         trainer._advance()
         after.append(weights(trainer.policy.student))
-    assert (after[0] - before).abs().max() > 1e-3
-    torch.testing.assert_close(after[1], after[0], atol=1e-5, rtol=0)
+    change = float((after[0] - before).abs().max())
+    assert change > 1e-4
+    torch.testing.assert_close(after[1], after[0], atol=1e-3 * change, rtol=0)
 
 
 def test_moments_are_kept_the_rate_is_constant_and_the_student_promoted(iterating, make_trainer, tmp_path):

@@ -13,6 +13,7 @@ from dtm.errors import CheckpointError, ConfigError
 from dtm.training.checkpoint import load_latest
 from dtm.training.events import JsonLines, read_events
 from dtm.training.interrupts import Interrupted
+from timeless import timeless, timeless_rows
 
 SAFE_POINTS = 19
 """Times that a run of `tiny` looks whether it should stop: between steps and between rollout batches."""
@@ -33,14 +34,11 @@ class StopAt:
 def outcome(trainer, folder) -> dict:
     """Everything that two runs can be compared by."""
     rows = {
-        kind: [
-            {key: value for key, value in row.items() if key not in ("per_second", "seconds")}
-            for row in read_events(folder / "metrics.jsonl", kind)
-        ]
+        kind: timeless_rows(read_events(folder / "metrics.jsonl", kind))
         for kind in ("step", "phase", "evaluation", "rollouts", "stopped")
     }
     tensors = load_latest(folder / "checkpoints").tensors
-    progress = {k: v for k, v in trainer.progress.to_json().items() if k != "seconds"}
+    progress = timeless(trainer.progress.to_json())
     teacher = trainer.policy.teacher.state_dict()
     return {"rows": rows, "tensors": dict(tensors), "progress": progress, "teacher": teacher}
 
@@ -112,7 +110,7 @@ def test_a_run_resumed_from_an_older_checkpoint_repeats_its_steps(
     assert torch.equal(resumed.policy.teacher.state_dict()["norm.weight"], expected["teacher"]["norm.weight"])
     steps = read_events(tmp_path / "metrics.jsonl", "step")
     assert [row["step"] for row in steps] == list(range(1, 9))
-    assert [{k: v for k, v in row.items() if k != "seconds"} for row in steps] == expected["rows"]["step"]
+    assert timeless_rows(steps) == expected["rows"]["step"]
 
 
 def test_without_an_average_a_resumed_run_is_the_same_too(tiny, make_trainer, tmp_path):
@@ -139,11 +137,8 @@ def test_train_is_the_trainer_in_a_folder(finished, make_trainer, uninterrupted)
     expected = uninterrupted(make_trainer)
     model = finished.model.state_dict()
     assert all(torch.equal(model[name], value) for name, value in expected["teacher"].items())
-    steps = [
-        {k: v for k, v in row.items() if k not in ("per_second", "seconds")}
-        for row in finished.events("step")
-    ]
-    assert [{k: v for k, v in row.items() if k != "seconds"} for row in steps] == expected["rows"]["step"]
+    steps = finished.events("step")
+    assert timeless_rows(steps) == expected["rows"]["step"]
     assert finished.summary["steps"] == 8
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
+from dtm.cli.compare import compare
 from dtm.cli.evaluation import evaluate
 from dtm.cli.fit import fit
 from dtm.cli.look import export, grade
@@ -24,6 +25,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
     "pretrain": pretrain,
     "sweep": sweep,
+    "compare": compare,
     "eval": evaluate,
     "sample": sample,
     "grade": grade,

@@ -22,7 +22,12 @@ symbols
   available      nats between ρ_a and ρ_(a+h); absorbed is the fraction the student has gained of them
 """
 
-ALIASES = {"--reward": "--reward.function", "--data": "--task.data", "--data-dir": "--task.data-dir"}
+ALIASES = {
+    "--objective": "--objective.name",
+    "--reward": "--reward.function",
+    "--data": "--task.data",
+    "--data-dir": "--task.data-dir",
+}
 """Short spellings of fields that are often given."""
 
 

@@ -179,7 +179,7 @@ def _grid(start: RunConfig, varied: Sequence[str]) -> dict[str, RunConfig]:
     """Every combination of the values, under a name made of them; values are written as in YAML."""
     import yaml
 
-    from dtm.training.serialise import update
+    from dtm.training.serialise import nested, update
 
     grid = {"": start}
     for text in varied:
@@ -188,12 +188,9 @@ def _grid(start: RunConfig, varied: Sequence[str]) -> dict[str, RunConfig]:
             raise ConfigError(f"--vary {text}: write FIELD=V1,V2, for example tilt.step=2.5,7.5")
         if field == "seed":
             raise ConfigError("--vary seed: a sweep takes the seeds 0, 1, …; say how many with --seeds N")
-        *sections, leaf = field.replace("-", "_").split(".")
         chosen = {}
         for value in values.split(","):
-            change = {leaf: yaml.safe_load(value)}
-            for section in reversed(sections):
-                change = {section: change}
+            change = nested(field, yaml.safe_load(value))
             for name, config in grid.items():
                 chosen[f"{name} {field}={value}".strip()] = update(config, change, f"--vary {text}")
         grid = chosen

@@ -108,6 +108,7 @@ class Round:
     ) -> tuple[Int[Tensor, "S M"], Float[Tensor, "S M"], Float[Tensor, "S M"]]:
         """At each position the token drawn, its score, and the highest probability if that is needed."""
         states, decoder = self._states(tokens, where, begins=step == 0), self.decoder
+        self.denoiser.tell(0, 0, where.numel())
         together = max(1, HEAD_ROWS // where.shape[1])
         parts = []
         for first in range(0, len(where), together):
@@ -151,12 +152,15 @@ class Round:
         self, tokens: Int[Tensor, "S L"], begins: bool
     ) -> tuple[Float[Tensor, "S W D"], Int[Tensor, " S"] | None]:
         """Hidden states of whole rows, or of windows and where these begin."""
+        length = tokens.shape[1]
         if self.cache is None:
+            self.denoiser.tell(tokens.numel(), length, 0)
             return self.denoiser.hidden(tokens, self.mask), None
         assert isinstance(self.denoiser, Transformer)
         start, reach = self.spans.window, self.spans.reach
         if begins:
             due = [i for i, (_, block) in enumerate(self.places) if block % self.decoder.refresh == 0]
+            self.denoiser.tell(len(due) * length, length, 0)
             if len(due) == len(self.places):
                 return self.denoiser.hidden(tokens, self.mask, self.cache), None
             if due:
@@ -165,6 +169,7 @@ class Round:
                 self.denoiser.hidden(tokens[rows], mask, self.cache.of(rows))
             start, reach = self.spans.before, self.spans.far
         where = start[:, None] + torch.arange(reach, device=start.device)
+        self.denoiser.tell(where.numel(), length, 0)
         return self.denoiser.hidden(tokens.gather(1, where), self.mask, self.cache, start), start
 
 

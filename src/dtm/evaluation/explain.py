@@ -37,9 +37,13 @@ WORDS = {
     ("numerics", "nf4"): "weights in four bits",
     ("numerics", "attention"): "attention kernels",
     ("numerics", "rows_together"): "rows decoded together",
+    ("training", "order"): "other training prompts, or another order of them",
+    ("reward", "source"): "another version of the function",
 }
 """What a field means; one that is not here is called by its name."""
-HASHES = frozenset(("contents", "texts", "tokens", "version", "config", "layout", "values", "adapter"))
+HASHES = frozenset(
+    ("contents", "texts", "tokens", "version", "config", "layout", "values", "adapter", "order", "source")
+)
 """Fields whose values mean nothing to a reader."""
 
 
@@ -47,8 +51,8 @@ def explain(first: Path, second: Path) -> str:
     """What differs between two results, grouped; and what came of it."""
     a, b = read_result(first), read_result(second)
     lines = [f"A  {first}  {_measures(a)}", f"B  {second}  {_measures(b)}", ""]
-    deciding = list(_differences(DECIDES, a["fingerprint"], b["fingerprint"]))
-    rounding = list(_differences(ROUNDS, a["fingerprint"], b["fingerprint"]))
+    deciding = list(differences(DECIDES, a["fingerprint"], b["fingerprint"]))
+    rounding = list(differences(ROUNDS, a["fingerprint"], b["fingerprint"]))
     if deciding:
         lines += ["what decides the number differs:", *deciding]
     else:
@@ -58,7 +62,8 @@ def explain(first: Path, second: Path) -> str:
     return "\n".join([*lines, *_items(read_rows(first, a), read_rows(second, b))])
 
 
-def _differences(groups: Mapping[str, str], a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
+def differences(groups: Mapping[str, str], a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
+    """Lines that say what differs between two fingerprints in some of their groups, by title."""
     for group, title in groups.items():
         one, other = a.get(group, {}), b.get(group, {})
         names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
@@ -66,7 +71,7 @@ def _differences(groups: Mapping[str, str], a: Mapping[str, Any], b: Mapping[str
             yield f"  {title}"
         for name in names:
             said = WORDS.get((group, name), name.replace("_", " "))
-            values = "" if name in HASHES and group in DECIDES else f": {one.get(name)} → {other.get(name)}"
+            values = "" if name in HASHES else f": {one.get(name)} → {other.get(name)}"
             yield f"    {said}{values}"
 
 

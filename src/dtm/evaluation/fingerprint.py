@@ -17,7 +17,7 @@ import torch
 from safetensors import safe_open
 
 from dtm.decoding import ORDERS, Decoder
-from dtm.evaluation.subject import Source, Subject
+from dtm.evaluation.subject import Subject
 from dtm.models.export import WEIGHTS as ADAPTER_WEIGHTS
 from dtm.models.weights import weight_files
 from dtm.tasks import answers, arithmetic
@@ -54,7 +54,7 @@ def fingerprint(
             "order": next(name for name, order in ORDERS.items() if isinstance(decoder.order, order)),
             "temperature": decoder.temperature,
         },
-        "model": model_identity(subject.source),
+        "model": model_identity(subject.source.weights, subject.source.adapter),
         "numerics": {
             "precision": subject.precision,
             "nf4": subject.source.nf4,
@@ -89,7 +89,7 @@ def rules_version() -> str:
     return digest([[path.name, ast.dump(ast.parse(path.read_text(encoding="utf-8")))] for path in files])
 
 
-def model_identity(source: Source) -> dict[str, str | None]:
+def model_identity(weights: Path, adapter: Path | None = None) -> dict[str, str | None]:
     """Configuration, layout and first rows of the weights, and the whole adapter.
 
     Sixteen gigabytes are not hashed for every score: the first row of each tensor tells tuned weights from
@@ -97,7 +97,7 @@ def model_identity(source: Source) -> dict[str, str | None]:
     """
     layout: list[Any] = []
     values: list[Any] = []
-    files = weight_files(source.weights)
+    files = weight_files(weights)
     for path in sorted(set(files.values())):
         with safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118, not a dictionary
@@ -105,12 +105,12 @@ def model_identity(source: Source) -> dict[str, str | None]:
                 layout.append([name, part.get_shape(), part.get_dtype()])
                 first = part[:1].contiguous().view(torch.uint8).numpy().tobytes()
                 values.append([name, hashlib.sha256(first).hexdigest()])
-    config = (source.weights / "config.json").read_bytes()
+    config = (weights / "config.json").read_bytes()
     return {
         "config": hashlib.sha256(config).hexdigest()[:16],
         "layout": digest(layout),
         "values": digest(values),
-        "adapter": None if source.adapter is None else _adapter_digest(source.adapter),
+        "adapter": None if adapter is None else _adapter_digest(adapter),
     }
 
 

@@ -7,6 +7,7 @@ alone. The mask token itself is never a prediction; its logit is excluded before
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,6 +25,9 @@ class Denoiser(nn.Module, ABC):
     eos_id: int
     shift: int = 0
     """0: the state at position i predicts token i (LLaDA); 1: the state at i − 1 does (Dream)."""
+    on_pass: Callable[[Denoiser, int, int, int, bool], None] | None = None
+    """Told of every pass: positions computed, those that each attends to, those scored by the head, and
+    whether a backward pass follows."""
 
     @abstractmethod
     def hidden(
@@ -50,6 +54,7 @@ class Denoiser(nn.Module, ABC):
         positions = where.flatten().nonzero().squeeze(1) if where.dtype == torch.bool else where
         rows = predictors(positions, attention, tokens.shape, self.shift)
         states = self.hidden(tokens, attention).flatten(0, 1).index_select(0, rows)
+        self.tell(tokens.numel(), tokens.shape[1], len(rows), states.requires_grad)
         return self.log_pi(states) if head else states
 
     def log_pi(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
@@ -58,6 +63,11 @@ class Denoiser(nn.Module, ABC):
         logits = logits[:, : self.vocab_size].to(torch.promote_types(logits.dtype, torch.float32))
         logits[:, self.mask_id] = EXCLUDED
         return logits.log_softmax(-1)
+
+    def tell(self, computed: int, attended: int, scored: int, trained: bool = False) -> None:
+        """Report a pass; whoever calls ``hidden`` or ``log_pi`` itself does."""
+        if self.on_pass is not None:
+            self.on_pass(self, computed, attended, scored, trained)
 
 
 def predictors(

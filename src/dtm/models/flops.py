@@ -1,19 +1,28 @@
 """Multiplications and additions of a pass: what no implementation can do without.
 
-Letters: P weights of the projections, D width, L positions attended to, V rows of the head.
+Letters: P weights of the projections, D width, L positions attended to, V rows of the head. A multiplication
+and its addition are two. Left out: norms, nonlinearities and softmax, a few percent.
 """
 
 from __future__ import annotations
 
 from dtm.models.adapters import LoRA
+from dtm.models.denoiser import Denoiser
 from dtm.models.memory import adapter_parameters, projection_parameters
-from dtm.models.transformer import TransformerConfig
+from dtm.models.transformer import Transformer, TransformerConfig
 
 
 def pass_flops(model: TransformerConfig, computed: int, attended: int, scored: int | float) -> float:
     """A forward pass over ``computed`` positions: 2 P + 4 · layers · L D each, and 2 V D at scored ones."""
     position = 2 * projection_parameters(model) + 4 * model.layers * attended * model.width
     return float(computed * position + 2 * scored * model.rows * model.width)
+
+
+def model_flops(model: Denoiser, computed: int, attended: int, scored: int) -> int:
+    """The same for any denoiser; of one whose shape is unknown, two for each weight and position."""
+    if isinstance(model, Transformer):
+        return int(pass_flops(model.config, computed, attended, scored))
+    return 2 * computed * sum(parameter.numel() for parameter in model.parameters())
 
 
 def rollout_flops(

@@ -230,7 +230,8 @@ class Transformer(Denoiser):
         """
         torch._dynamo.config.recompile_limit = COMPILATIONS
         for block in self.blocks:
-            block.compile(dynamic=True)
+            if block._compiled_call_impl is None:
+                block.compile(dynamic=True)
 
     def head(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N W"]:
         """Logits of chosen hidden states."""

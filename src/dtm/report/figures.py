@@ -19,27 +19,40 @@ from dtm.errors import require
 Rows = Sequence[Mapping[str, Any]]
 
 BLUE, VERMILION, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#6B6B6B"
+PURPLE, ORANGE, SKY = "#CC79A7", "#E69F00", "#56B4E9"
 """From the palette of Okabe and Ito, told apart by all readers."""
-STYLES = [(colour, style) for style in ("-", "--") for colour in (BLUE, VERMILION, GREEN)]
-"""How the settings of a comparison are drawn: three colours, first solid and then dashed."""
+STYLES = [
+    (colour, style)
+    for colours in ((BLUE, VERMILION, GREEN), (PURPLE, ORANGE, SKY))
+    for style in ("-", "--")
+    for colour in colours
+]
+"""How the settings of a comparison are drawn: three colours, first solid and then dashed, then three more."""
 
-PANELS = {"valid": "Valid completions", "reward": "Mean reward", "coverage": "Coverage"}
+PANELS = {
+    "accuracy": "Accuracy",
+    "valid": "Valid completions",
+    "reward": "Mean reward",
+    "coverage": "Coverage",
+    "distinct": "Distinct answers",
+}
 MOST_TICKS = 8
 
 
 def annealing_figure(*runs: Rows, best: float | None = None, axis: str = "tilt $a$") -> Figure:
-    """Validity, mean reward and coverage against the tilt a, for the seeds of one setting."""
+    """What `comparison_figure` draws, for the seeds of one setting."""
     return comparison_figure({"": runs}, best, axis)
 
 
 def comparison_figure(
     settings: Mapping[str, Sequence[Rows]], best: float | None = None, axis: str = "tilt $a$"
 ) -> Figure:
-    """Validity, mean reward and coverage against the tilt a, a panel for each that the rows have.
+    """Accuracy, validity, mean reward and diversity against the tilt a, a panel for each that the rows have.
 
-    A row has "tilt" and some of "valid", "reward", "coverage". The runs (seeds) of a setting become their
-    mean and the band from the lowest to the highest, over the tilts that all of them reached; between two
-    evaluations a run is interpolated. ``best`` is the highest mean reward that is possible.
+    A row has "tilt" (or another amount, named by ``axis``) and some of the measures of `PANELS`. The runs
+    (seeds) of a setting become their mean and the band from the lowest to the highest, over the tilts that
+    all of them reached; between two evaluations a run is interpolated. ``best`` is the highest mean reward
+    that is possible.
     """
     everything = [run for runs in settings.values() for run in runs]
     keys = [key for key in PANELS if all(key in row for run in everything for row in run)]
@@ -57,7 +70,7 @@ def comparison_figure(
         _tidy(axes)
         axes.set_title(PANELS[key], fontsize=11)
         axes.set_xlabel(axis)
-        if key == "valid":
+        if key in ("accuracy", "valid", "distinct"):
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         if key == "reward":
             _references(axes, base=float(axes.lines[0].get_ydata()[0]), best=best)

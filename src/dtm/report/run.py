@@ -55,6 +55,9 @@ def summarise(config: RunConfig, progress: Progress, commit: str | None = None) 
         "tilt": progress.tilt,
         "steps": progress.step,
         "minutes": round(progress.seconds / 60, 2),
+        "budget": config.budget,
+        **progress.spent,
+        "peak_memory": progress.peak_memory,
         "base": {name: value for name, value in base.items() if name not in ("tilt", "best")},
         "tuned": {name: value for name, value in tuned.items() if name not in ("tilt", "best")},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from jaxtyping import Float
@@ -22,16 +23,19 @@ def phase_steps(config: RunConfig) -> int:
     return config.tilt.max_steps if baseline is None else baseline.updates
 
 
-def choose_step(config: TiltConfig, tilt: float, reward: Float[Tensor, " N"]) -> float:
-    """h of the phase that starts at ``tilt``: fixed, or the largest that keeps ESS at the target.
+def final_tilt(config: RunConfig) -> float:
+    """A, or the number of a baseline's iterations; with a budget there is none, and the budget decides."""
+    return config.tilt.final if config.budget is None else math.inf
+
+
+def choose_step(config: TiltConfig, reward: Float[Tensor, " N"]) -> float:
+    """h of a phase: fixed, or the largest that keeps ESS at the target.
 
     Equal rewards keep ESS at 1 for every h and carry no signal, so auto falls back to its cap.
     """
     if config.step == "auto":
-        step = tilting.step_for_ess(reward.double(), config.ess, config.step_cap)
-    else:
-        step = config.step
-    return next_step(tilt, config.final, step)
+        return tilting.step_for_ess(reward.double(), config.ess, config.step_cap)
+    return config.step
 
 
 def cooling_steps(config: RunConfig) -> int:
@@ -61,7 +65,7 @@ def lr_factor(config: RunConfig, phase_step: int, cooling_from: int | None) -> f
     """The learning rate as a fraction of its peak: rise, hold, and fall once the phase is ending.
 
     Step 0 is the first. Ending a phase at full learning rate would hand its noise on to the next π_a.
-    A baseline learns at a constant rate.
+    A baseline learns at a constant rate. At the end of a budget both cool (`budget.cooling_factor`).
     """
     if config.objective.baseline is not None:
         return 1.0

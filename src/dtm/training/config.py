@@ -21,6 +21,7 @@ from dtm.baselines import (
     WD1Config,
 )
 from dtm.errors import require
+from dtm.training.budget import Budget
 
 Auto = Literal["auto"]
 
@@ -240,7 +241,7 @@ class TiltConfig:
     """h, the tilt added by each phase; auto: as much as keeps ESS at the target."""
     final: float = 10.0
     """A, the tilt at which annealing stops; for a baseline the number of iterations, and the rest of this
-    section, apart from patience, says nothing."""
+    section, apart from patience, says nothing. Not read where there is a budget."""
     ess: float = 0.7
     """Effective sample size, as a fraction of the buffer, that step = auto aims at."""
     step_cap: float = 5.0
@@ -384,7 +385,8 @@ class EvaluationConfig:
     temperature: float | None = None
     """τ of the token draws while measuring; none: that of the rollouts."""
     every: int = 1
-    """Phases (iterations of a baseline) from one evaluation to the next; the last is always measured."""
+    """Phases (iterations of a baseline) from one evaluation to the next; the last is always measured. With a
+    budget: at the first phase's end after each tenth of it."""
 
     def __post_init__(self) -> None:
         for name in ("prompts", "completions", "every"):
@@ -452,6 +454,9 @@ class RunConfig:
     a GPU."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Fuse the model's blocks with torch.compile; auto: on a GPU."""
+    budget: str | None = None
+    """Go on until this much is spent on rollouts and updates, instead of up to tilt.final: wall-clock (90s,
+    5m, 1.5h), tokens through a model, forward and backward (1e8tokens), or operations (2e15flops)."""
     task: TaskConfig = field(default_factory=MazeConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     adapter: AdapterConfig = field(default_factory=AdapterConfig)
@@ -465,3 +470,7 @@ class RunConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
+
+    def __post_init__(self) -> None:
+        if self.budget is not None:
+            Budget.parse(self.budget)

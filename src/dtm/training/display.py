@@ -13,6 +13,7 @@ from rich.text import Text
 
 from dtm.evaluation.evaluate import Evaluation
 from dtm.training.annealing import phase_steps
+from dtm.training.budget import SPENT, Budget
 from dtm.training.config import RunConfig
 from dtm.training.events import Event
 
@@ -25,6 +26,7 @@ class Display:
 
     def __init__(self, config: RunConfig, console: Console | None = None) -> None:
         self.config = config
+        self.budget = None if config.budget is None else Budget.parse(config.budget)
         self.console = console or Console()
         self.latest: dict[str, Any] = {"reward": None, "per_second": None, "audit": ""}
         self.begin = self.spoken = time.perf_counter()
@@ -54,7 +56,8 @@ class Display:
         elif event.kind == "phase":
             self._close(values)
         elif event.kind == "evaluation":
-            measures = "  ".join(f"{k} {v:.3f}" for k, v in values.items() if k not in ("tilt", "seconds"))
+            shown = {k: v for k, v in values.items() if k not in ("tilt", "seconds", *SPENT)}
+            measures = "  ".join(f"{k} {v:.3f}" for k, v in shown.items())
             self._say(f"{self._place(values['tilt'])} held out:  {measures}")
         elif event.kind == "resumed":
             self._say(f"resumed at step {event.step}, phase {values['phase'] + 1}, a = {values['tilt']:.3g}")
@@ -96,7 +99,10 @@ class Display:
     def _line(self, step: int) -> str:
         v = self.latest
         fraction = v["phase_step"] / phase_steps(self.config)
-        done = (v["tilt"] + v["h"] * fraction) / self.config.tilt.final
+        if self.budget is None:
+            done = (v["tilt"] + v["h"] * fraction) / self.config.tilt.final
+        else:
+            done = min(self.budget.share(v), 1.0)
         if self.start is None:
             self.start = done  # a resumed run has not spent its time here
         spent = time.perf_counter() - self.begin

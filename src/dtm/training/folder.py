@@ -2,6 +2,7 @@
 
 config.yaml       the resolved configuration
 environment.json  versions, machine and commit
+fingerprint.json  what decides its result apart from the objective
 metrics.jsonl     one object for every event
 samples/          completions with rewards, from each evaluation
 checkpoints/      step-N, whole or not there
@@ -114,6 +115,11 @@ class RunFolder:
     def summary(self) -> Path:
         """Base, tuned and best possible."""
         return self.path / "summary.json"
+
+    @property
+    def fingerprint(self) -> Path:
+        """What decides the result apart from the objective."""
+        return self.path / "fingerprint.json"
 
     def finished(self, path: Path) -> Path:
         """One of the paths above, which is there once the run has finished."""

@@ -12,6 +12,7 @@ from dtm.models.memory import parameters
 from dtm.models.transformer import Transformer
 from dtm.tasks.base import Task
 from dtm.training import build, preflight
+from dtm.training.annealing import final_tilt
 from dtm.training.config import LanguageConfig, RunConfig
 from dtm.training.folder import RunFolder
 from dtm.training.forecast import counted_seconds, pretraining_seconds, spoken, training_seconds
@@ -59,19 +60,28 @@ def _audited(config: RunConfig, decoder: Decoder) -> dict[str, str]:
 def _loop(config: RunConfig) -> dict[str, str]:
     """Phases or iterations, and the rollouts of each."""
     tilt, replay, baseline = config.tilt, config.replay, config.objective.baseline
+    last = final_tilt(config)
     drawn = f"{replay.prompts} prompts × {replay.completions} completions"
     if baseline is not None:
         return {
             "objective": config.objective.name,
-            "iterations": f"{math.ceil(tilt.final - 1e-9)}, each of {baseline.updates} updates",
+            "iterations": f"{_count(config, last)}, each of {baseline.updates} updates",
             "rollouts per iteration": f"{drawn}, {config.optimizer.batch} of them in an update",
         }
-    phases = "as ESS decides" if tilt.step == "auto" else str(math.ceil(tilt.final / tilt.step - 1e-9))
+    phases = "as ESS decides" if tilt.step == "auto" else _count(config, last / tilt.step)
+    reach = "" if config.budget else f", from a = 0 to A = {tilt.final:g}"
     return {
-        "phases": f"{phases}, from a = 0 to A = {tilt.final:g}, at most {tilt.max_steps} steps each",
+        "phases": f"{phases}{reach}, at most {tilt.max_steps} steps each",
         "rollouts per phase": f"{drawn}, "
         f"{replay.refresh_fraction:.0%} renewed every {replay.refresh_every} steps",
     }
+
+
+def _count(config: RunConfig, phases: float) -> str:
+    """How many, or what decides it."""
+    if config.budget is not None:
+        return f"as many as a budget of {config.budget} allows"
+    return str(math.ceil(phases - 1e-9))
 
 
 def pretraining_plan(config: RunConfig) -> dict[str, str]:
@@ -94,6 +104,8 @@ def pretraining_plan(config: RunConfig) -> dict[str, str]:
 def forecast(config: RunConfig, command: Literal["train", "pretrain"]) -> str:
     """How long it will take here."""
     task, device = build.build_task(config), build.build_device(config)
+    if command == "train" and config.budget is not None:
+        return f"until {config.budget} are spent on rollouts and updates; evaluations come on top"
     if isinstance(config.task, LanguageConfig):
         seconds = counted_seconds(config, task, preflight.model_shape(config, task), device)
     elif command == "train":

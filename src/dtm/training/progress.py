@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dtm.training.budget import Cost
+
 
 @dataclass(slots=True)
 class Progress:
@@ -37,7 +39,17 @@ class Progress:
     evaluations: list[dict[str, float]] = field(default_factory=list)
     """Held-out measures at each tilt reached, the base's first."""
     seconds: float = 0.0
-    """Time spent so far, also before a resume."""
+    """Time since the start, evaluations included, also before a resume."""
+    asked: int = 0
+    """Training prompts asked so far: the place in their order."""
+    spent_seconds: float = 0.0
+    spent_tokens: int = 0
+    spent_flops: int = 0
+    """What rollouts and updates have cost (see `dtm.training.ledger`), without work that a stop undid."""
+    measured_at: float = 0.0
+    """Share of the budget that was spent at the latest evaluation."""
+    peak_memory: int = 0
+    """Most bytes held at once: on the GPU if there is one, else by the process."""
     finished: str | None = None
     """Why annealing ended, once it has."""
 
@@ -58,6 +70,21 @@ class Progress:
     def place(self) -> dict[str, Any]:
         """Where the run stands, as every row of a phase says it."""
         return {"phase": self.phase, "tilt": self.tilt, "h": self.h}
+
+    @property
+    def spent(self) -> dict[str, int | float]:
+        """The cost so far, as every event says it."""
+        return {
+            "spent_seconds": round(self.spent_seconds, 3),
+            "spent_tokens": self.spent_tokens,
+            "spent_flops": self.spent_flops,
+        }
+
+    def spend(self, cost: Cost) -> None:
+        """Put what was done since the last time on the account."""
+        self.spent_seconds += cost.seconds
+        self.spent_tokens += cost.tokens
+        self.spent_flops += cost.flops
 
     def to_json(self) -> dict[str, Any]:
         """All counters as plain values."""

@@ -11,9 +11,24 @@ import torch
 from dtm.decoding import Decoder, decode_all
 from dtm.errors import RewardError, require
 from dtm.models.denoiser import Denoiser
-from dtm.records import Prompts, Rollouts
+from dtm.random import stream
+from dtm.records import Prompts, Rollouts, join_prompts
 from dtm.tasks.base import Task
 from dtm.tasks.rewards import Scorer
+
+
+def prompts_in_order(task: Task, first: int, count: int, chunk: int, seed: int, rank: int = 0) -> Prompts:
+    """``count`` training prompts from the ``first`` on, in the order that the seed stands for.
+
+    The order is drawn in chunks and does not depend on how many are asked at a time: two objectives that
+    take differently many between updates are still asked the same prompts one after the other.
+    """
+    parts = []
+    for number in range(first // chunk, -(-(first + count) // chunk)):
+        drawn = task.prompts("train", chunk, stream(seed, "training prompts", number, rank))
+        start = number * chunk
+        parts.append(drawn.select(range(max(first - start, 0), min(first + count - start, chunk))))
+    return join_prompts(parts)
 
 
 @dataclass(frozen=True, slots=True)

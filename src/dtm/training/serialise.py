@@ -28,6 +28,11 @@ def to_yaml(config: RunConfig) -> str:
 
 def load_yaml(path: Path, start: RunConfig) -> RunConfig:
     """``start`` with the fields that the file names replaced by its values."""
+    return update(start, read_mapping(path), where=str(path))
+
+
+def read_mapping(path: Path) -> Mapping[str, Any]:
+    """A YAML file of fields."""
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -36,7 +41,15 @@ def load_yaml(path: Path, start: RunConfig) -> RunConfig:
         raise ConfigError(f"{path} is not valid YAML: {problem}") from None
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path} must hold a mapping of fields, as `dtm recipes show NAME` prints it")
-    return update(start, data, where=str(path))
+    return data
+
+
+def nested(field: str, value: Any) -> dict[str, Any]:
+    """A field as the command line names it, ``tilt.max-steps``, with its value: a mapping for `update`."""
+    change = value
+    for name in reversed(field.replace("-", "_").split(".")):
+        change = {name: change}
+    return dict(change)
 
 
 def update(config: Config, data: Mapping[str, Any], where: str) -> Config:
@@ -75,10 +88,15 @@ def _section(current: Any, hint: Any, data: Mapping[str, Any], place: str) -> An
 
 def differences(old: RunConfig, new: RunConfig) -> Iterator[str]:
     """One line for each field in which two configurations differ."""
-    before, after = dict(_leaves(_plain(old))), dict(_leaves(_plain(new)))
+    before, after = leaves(old), leaves(new)
     for name in before | after:
         if before.get(name) != after.get(name):
             yield f"{name}: {before.get(name)!r} → {after.get(name)!r}"
+
+
+def leaves(config: RunConfig) -> dict[str, Any]:
+    """Every field by its full name, as in ``tilt.step``."""
+    return dict(_leaves(_plain(config)))
 
 
 def _plain(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """DTM training [Algorithm 1]: tilt by h, train until enough is absorbed, promote, repeat up to A.
 
-while a < A:
+while a < A (or until the budget is spent):
     open a phase:   rebuild the buffer from π_a, choose h, fresh optimiser
     step:           draw rows, mask them, loss, update; refresh part of the buffer now and then
     close a phase:  π_a ← student (or its average), a ← a + h, evaluate
@@ -34,6 +34,7 @@ from dtm.records import MaskedStates, Phase, Prompts, Rollouts, Weights
 from dtm.training.annealing import (
     begins_to_cool,
     choose_step,
+    final_tilt,
     has_plateaued,
     lr_factor,
     next_step,
@@ -41,17 +42,20 @@ from dtm.training.annealing import (
     phase_steps,
 )
 from dtm.training.audit import Tally, audit
+from dtm.training.budget import MEASURED, Budget, cooling_factor
 from dtm.training.build import build_device, build_lora, compiles, precision
 from dtm.training.checkpoint import load_latest, save_checkpoint
 from dtm.training.config import RunConfig
 from dtm.training.events import Callback, Event
 from dtm.training.interrupts import Interrupted
+from dtm.training.ledger import Ledger
+from dtm.training.memory import forget_peak, peak_memory
 from dtm.training.meter import ROWS, gained_on
 from dtm.training.preflight import available, recomputed_blocks
 from dtm.training.progress import Progress
 from dtm.training.ranks import gather_all, global_log_z, mean_over_ranks, start_accelerator
 from dtm.training.replay import Replay, prompt_offset
-from dtm.training.rollouts import Collected, Collector
+from dtm.training.rollouts import Collected, Collector, prompts_in_order
 from dtm.training.state import pack, unpack
 
 
@@ -75,6 +79,7 @@ class Trainer:
         self.config, self.collector, self.callbacks = config, collector, callbacks
         self.objective, self.interpolant, self.reward_range = objective, interpolant, reward_range
         self.checkpoints = checkpoints
+        self.budget = None if config.budget is None else Budget.parse(config.budget)
         self.baseline = objective if isinstance(objective, Baseline) else None
         require(
             (self.baseline is None) == (config.objective.baseline is None),
@@ -94,6 +99,7 @@ class Trainer:
         if compiles(config, self.device):
             self.policy.compile()
         self.policy.forward = self.accelerator.prepare(self.policy.student)
+        self.ledger = Ledger([self.policy.student, self.policy.teacher, self.policy.base])
         self.optimizer = torch.optim.AdamW(
             self.policy.trained(),
             lr=config.optimizer.lr,
@@ -108,13 +114,20 @@ class Trainer:
     # ── the loop ─────────────────────────────────────────────────────────────────────────────────
 
     def run(self) -> Progress:
-        """Anneal until A or a plateau.
+        """Anneal until A, a plateau, or the end of the budget.
 
         A signal, a failing reward or a gradient that is not finite stops it earlier, and what the last
         step has reached is saved.
         """
         self._clock = time.perf_counter() - self.progress.seconds
+        forget_peak(self.device)
         try:
+            if (
+                self.budget is not None
+                and self.budget.unit == "seconds"
+                and compiles(self.config, self.device)
+            ):
+                self._warm_up()
             while not (self.progress.h is None and self._is_finished()):
                 self.collector.between()
                 self._advance()
@@ -126,17 +139,22 @@ class Trainer:
             raise
         if self.baseline is not None:
             self.save()
-        self.progress.seconds = time.perf_counter() - self._clock
+        self._look()
         self._emit("stopped", reason=self.progress.finished, tilt=self.progress.tilt)
         return self.progress
 
     def save(self) -> None:
         """Write a checkpoint of the current step."""
-        self.progress.seconds = time.perf_counter() - self._clock
+        self._look()
         if self.checkpoints is not None and self.accelerator.is_main_process:
             checkpoint = pack(self.policy, self.optimizer, self.replay, self.progress)
             step, phase = self.progress.step, self.progress.phase
             save_checkpoint(self.checkpoints, step, checkpoint, self.config.checkpoint.keep, phase)
+
+    def _look(self) -> None:
+        """Note what the clock and the machine say."""
+        self.progress.seconds = time.perf_counter() - self._clock
+        self.progress.peak_memory = max(self.progress.peak_memory, peak_memory(self.device))
 
     def resume(self, checkpoints: Path) -> None:
         """Continue from the newest whole checkpoint in the folder."""
@@ -151,26 +169,37 @@ class Trainer:
         self._emit("resumed", phase=self.progress.phase, tilt=self.progress.tilt)
 
     def _advance(self) -> None:
-        """One optimiser step, with the opening, refreshing or closing around it."""
+        """One optimiser step, with the opening, refreshing or closing around it, all on the account."""
         progress, config = self.progress, self.config
-        replay = self._open_phase() if self.replay is None else self.replay
-        if progress.phase_step == 0 and self._is_idle(replay):
-            equal = "all rewards of the buffer are equal" if self.baseline is None else "no reward differs"
-            self._close_phase(replay, f"{equal}: nothing to learn")
-            return
-        # After a stop between a phase's last step and its closing, only the closing is left to do.
-        if not phase_is_over(config, progress.phase_step, progress.cooling_from):
-            due = progress.phase_step > 0 and progress.phase_step % config.replay.refresh_every == 0
-            if due and self.baseline is None:
-                self._refresh(replay)
-            if progress.cooling_from is None and begins_to_cool(
-                config, progress.phase_step, progress.surely_absorbed
-            ):
-                progress.cooling_from = progress.phase_step
-            self._step(replay)
-        if phase_is_over(config, progress.phase_step, progress.cooling_from):
-            early = progress.phase_step < phase_steps(config)
-            self._close_phase(replay, "absorbed enough" if early else "step limit")
+        with self.ledger:
+            replay = self._open_phase() if self.replay is None else self.replay
+            if progress.phase_step == 0 and self._is_idle(replay):
+                where = "in the buffer" if self.baseline is None else "within a group"
+                self._close_phase(replay, f"no reward differs {where}: nothing to learn")
+                return
+            # After a stop between a phase's last step and its closing, only the closing is left to do.
+            if not self._phase_has_ended():
+                due = progress.phase_step > 0 and progress.phase_step % config.replay.refresh_every == 0
+                if due and self.baseline is None:
+                    self._refresh(replay)
+                if progress.cooling_from is None and begins_to_cool(
+                    config, progress.phase_step, progress.surely_absorbed
+                ):
+                    progress.cooling_from = progress.phase_step
+                self._step(replay)
+            if self._phase_has_ended():
+                early = progress.phase_step < phase_steps(config)
+                reason = "absorbed enough" if early else "step limit"
+                self._close_phase(replay, "budget spent" if self._spent_share() >= 1 else reason)
+
+    def _phase_has_ended(self) -> bool:
+        progress = self.progress
+        over = phase_is_over(self.config, progress.phase_step, progress.cooling_from)
+        return over or self._spent_share() >= 1
+
+    def _spent_share(self) -> float:
+        """How much of the budget is spent; 0 without one."""
+        return 0.0 if self.budget is None else self.budget.share(self.progress.spent)
 
     # ── phases ───────────────────────────────────────────────────────────────────────────────────
 
@@ -181,12 +210,12 @@ class Trainer:
         """
         progress, tilt = self.progress, self.config.tilt
         rollouts = self._collect("rebuild", self.config.replay.prompts, first_group=0).rollouts
+        wanted = 1.0
         if self.baseline is None:
             offset = prompt_offset(rollouts, self.config.objective.prompt_baseline)
-            h = choose_step(tilt, progress.tilt, gather_all(rollouts.reward - offset))
+            wanted = choose_step(tilt, gather_all(rollouts.reward - offset))
             self.optimizer.state.clear()
-        else:
-            h = next_step(progress.tilt, tilt.final, 1.0)
+        h = next_step(progress.tilt, final_tilt(self.config), wanted)
         self.replay = self._hold(rollouts, h)
         progress.h, progress.phase_step, progress.cooling_from = h, 0, None
         progress.absorbed = progress.absorbed_error = None
@@ -214,10 +243,11 @@ class Trainer:
         """Promote the student to π_{a+h} and measure it."""
         progress = self.progress
         assert progress.h is not None
-        if progress.phase_step > 0 and self.baseline is None:
+        if progress.phase_step > 0 and self.baseline is None and self._spent_share() < 1:
             self._measure(
                 replay, self._collect("closing", self.config.replay.refresh_prompts, replay.next_group)
             )
+        progress.spend(self.ledger.take())
         self._emit(
             "phase",
             **progress.place(),
@@ -239,17 +269,27 @@ class Trainer:
     def _is_finished(self) -> bool:
         """Between phases: measure the π_a just reached, and decide whether to go on."""
         progress, tilt = self.progress, self.config.tilt
-        reached = progress.tilt >= tilt.final - 1e-9
+        spent = self._spent_share() >= 1
+        reached = progress.tilt >= final_tilt(self.config) - 1e-9
         measured = bool(progress.evaluations) and progress.evaluations[-1]["tilt"] == progress.tilt
-        if not measured and (reached or progress.phase % self.config.evaluation.every == 0):
+        if not measured and (reached or spent or self._is_due()):
             self._evaluate()
-        if reached and self.baseline is not None:
+        if spent:
+            progress.finished = f"spent its budget of {self.config.budget}"
+        elif reached and self.baseline is not None:
             progress.finished = f"went through {progress.phase} iterations"
         elif reached:
             progress.finished = f"reached the final tilt A = {tilt.final:g}"
         elif has_plateaued([row["reward"] for row in progress.evaluations], tilt.patience):
             progress.finished = f"held-out reward has not risen for {tilt.patience} phases"
         return progress.finished is not None
+
+    def _is_due(self) -> bool:
+        """Whether it is time to measure: so many phases, or so much of the budget, after the last time."""
+        progress = self.progress
+        if self.budget is None or not progress.evaluations:
+            return progress.phase % self.config.evaluation.every == 0
+        return self._spent_share() >= progress.measured_at + MEASURED
 
     # ── one step ─────────────────────────────────────────────────────────────────────────────────
 
@@ -259,8 +299,24 @@ class Trainer:
         states, weights = self._batch(replay)
         phase = self._phase(replay)
         lr = config.lr * lr_factor(self.config, progress.phase_step, progress.cooling_from)
+        lr *= cooling_factor(self._spent_share())
         for group in self.optimizer.param_groups:
             group["lr"] = lr
+        totals = self._accumulate(states, weights, phase)
+        norm = float(self.accelerator.clip_grad_norm_(self.policy.trained(), config.clip_norm))
+        require(
+            math.isfinite(norm),
+            f"the gradient at step {progress.step} is not finite. The weights before it are saved; "
+            "start again with a smaller --optimizer.lr or --tilt.step.",
+            DivergedError,
+        )
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.policy.track()
+        self._finish_step(replay, mean_over_ranks(self.accelerator, totals), norm, lr)
+
+    def _accumulate(self, states: MaskedStates, weights: Weights, phase: Phase) -> dict[str, Tensor]:
+        """The gradient of a batch, part by part, and the sums of its numbers."""
         self.policy.student.train()
         totals: dict[str, Tensor] = {}
         size = self._micro_batch(states)
@@ -271,18 +327,26 @@ class Trainer:
             self.accelerator.backward(loss.value)
             for name, value in {"loss": loss.value.detach(), **loss.metrics}.items():
                 totals[name] = totals[name] + value if name in totals else value
-        norm = float(self.accelerator.clip_grad_norm_(self.policy.trained(), config.clip_norm))
-        require(
-            math.isfinite(norm),
-            f"the gradient at step {progress.step} is not finite. The weights before it are saved; "
-            "start again with a smaller --optimizer.lr or --tilt.step.",
-            DivergedError,
-        )
-        self.optimizer.step()
-        self.optimizer.zero_grad()
         self.policy.student.eval()
-        self.policy.track()
-        self._finish_step(replay, mean_over_ranks(self.accelerator, totals), norm, lr)
+        return totals
+
+    def _warm_up(self) -> None:
+        """Let torch.compile build its kernels before the clock runs: passes of which nothing is kept.
+
+        Kernels that an earlier run has left in torch's cache would otherwise be a head start.
+        """
+        config = self.config
+        asked = prompts_in_order(self.collector.task, 0, 8, config.replay.prompts, config.seed, self.rank)
+        noise = stream(config.seed, "warm-up", 0, self.rank, self.device)
+        with self.accelerator.autocast():
+            drawn = self.collector.collect(
+                self._decoding_teacher(), asked.to(self.device), config.replay.completions, 0.0, noise
+            )
+        replay = self._hold(drawn.rollouts, 1.0)
+        if not self._is_idle(replay):
+            states, weights = self._batch(replay)
+            self._accumulate(states, weights, Phase(0, 0.0, 1.0, reward_range=1.0))
+            self.optimizer.zero_grad()
 
     def _dropout(self, part: int) -> AbstractContextManager[None]:
         """The noise of the adapters' dropout, where there is any."""
@@ -318,6 +382,7 @@ class Trainer:
         row = {**progress.place(), "phase_step": progress.phase_step, **totals, "absorbed": progress.absorbed}
         progress.step += 1
         progress.phase_step += 1
+        progress.spend(self.ledger.take())
         self._emit("step", **row, ess=replay.ess, grad_norm=norm, lr=lr)
 
     def _phase(self, replay: Replay) -> Phase:
@@ -332,8 +397,8 @@ class Trainer:
     def _collect(self, purpose: str, prompts: int, first_group: int) -> Collected:
         """Rewarded rollouts of π_a for random training prompts."""
         progress, config = self.progress, self.config
-        asked = self.collector.task.prompts(
-            "train", prompts, stream(config.seed, f"{purpose} prompts", progress.step, self.rank)
+        asked = prompts_in_order(
+            self.collector.task, progress.asked, prompts, config.replay.prompts, config.seed, self.rank
         )
         noise = stream(config.seed, f"{purpose} rollouts", progress.step, self.rank, self.device)
         teacher = self._decoding_teacher()
@@ -350,6 +415,7 @@ class Trainer:
             )
         # Only now: a stop in mid-collection repeats all of it.
         progress.audited, progress.exact_because = audited, beyond
+        progress.asked += prompts
         speed = (len(collected.rollouts) + collected.skipped) / (time.perf_counter() - begin)
         row = {"tilt": progress.tilt, "purpose": purpose, "skipped": collected.skipped, "per_second": speed}
         self._emit("rollouts", **row, reward=float(collected.rollouts.reward.mean()))
@@ -410,6 +476,7 @@ class Trainer:
         if result.best is not None:
             row["best"] = result.best
         self.progress.evaluations.append(row)
+        self.progress.measured_at = self._spent_share()
         self._emit("evaluation", **row)
         drawn = {"prompts": result.prompts, "completions": result.completions, "rewards": result.rewards}
         self._emit("samples", tilt=self.progress.tilt, **drawn)
@@ -417,5 +484,6 @@ class Trainer:
     def _emit(self, kind: Any, **values: Any) -> None:
         if self.accelerator.is_main_process:
             seconds = round(time.perf_counter() - self._clock, 3)
+            row = {**values, **self.progress.spent, "seconds": seconds}
             for callback in self.callbacks:
-                callback(Event(kind, self.progress.step, {**values, "seconds": seconds}))
+                callback(Event(kind, self.progress.step, row))

@@ -1,0 +1,158 @@
+"""`dtm compare`: objectives against each other, or runs that are there already."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dtm.cli.parse import make_parser, refuse, with_flags
+from dtm.errors import require
+
+if TYPE_CHECKING:
+    from dtm.comparison.results import Comparison
+    from dtm.training.config import RunConfig
+
+EPILOG = """\
+what is equal: base, training prompts and their order, rewards, decoder, evaluator, batch, buffer, budget.
+what is each objective's own: its section, the learning rate, and c-DTM's tilt, refreshes and schedule.
+
+budgets
+  90s, 5m, 1.5h   wall-clock of rollouts, rewards and updates; evaluations are not counted
+  1e8tokens       positions that pass through a model: each forward pass once, each backward pass once more
+  2e15flops       operations from the model's shape; a backward pass counts as two forward passes
+
+examples
+  dtm compare sudoku-mini --objectives c-dtm,spg --budget 2m
+  dtm compare countdown-mini --objectives c-dtm,spg,wd1 --budget 1e8tokens --jobs 4 --tune --set spg.draws=4
+  dtm compare --runs runs/a runs/b --out runs/a-and-b
+"""
+STARTING = ("objectives", "seeds", "jobs", "set", "settings", "tune", "trials")
+"""Options that say what is run; None where they were not given."""
+
+
+def compare(arguments: list[str]) -> int:
+    """Compare objectives on the same base, prompts, decoder and budget."""
+    options, flags = _parser().parse_known_args(arguments)
+    out = options.out
+    if options.runs is not None:
+        require(not flags, f"--runs compares finished runs as they are: {' '.join(flags)} can change nothing")
+        require(options.recipe is None, f"{options.recipe}: --runs compares finished runs, and starts none")
+        refuse(options, STARTING, "starts runs, --runs compares finished ones")
+        comparison = _gathered(options.runs)
+        out = out or Path("runs/comparison")
+    else:
+        require(options.recipe is not None, "dtm compare needs a recipe's name, or --runs RUN RUN ...")
+        comparison, out = _run(options, flags)
+    return _show(comparison, out, shlex.join(["dtm", "compare", *arguments]))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser(
+        "compare",
+        "Train a recipe with several objectives, the same seeds and the same budget, and compare what they\n"
+        "reach on test prompts. Further flags change the recipe's fields for all. A comparison that was\n"
+        "stopped goes on with the same command.",
+        EPILOG,
+    )
+    add = parser.add_argument
+    add("recipe", metavar="RECIPE", nargs="?", help="a recipe's name; see `dtm recipes`")
+    add("--objectives", metavar="A,B,…", help="objectives by name (default: c-dtm,spg)")
+    add("--budget", metavar="B", help="what every run may spend, see below")
+    add("--seeds", type=int, metavar="N", help="seeds 0 … N − 1 (default: 3)")
+    add("--jobs", type=int, metavar="J", help="runs side by side (default: 1)")
+    add("--out", type=Path, metavar="DIR", help="folder of runs and results (default: runs/RECIPE-compare)")
+    add(
+        "--set",
+        action="append",
+        metavar="OBJ.FIELD=V",
+        help="a field of one objective, e.g. spg.draws=4, spg.optimizer.lr=3e-5, c-dtm.tilt.step=5",
+    )
+    add("--settings", type=Path, metavar="FILE", help="YAML file with a section of fields for each objective")
+    add(
+        "--tune",
+        action="store_true",
+        default=None,
+        help="choose learning rate and main knob on validation prompts",
+    )
+    add("--trials", type=int, metavar="N", help="trials of each objective with --tune, 1 to 9 (default: 6)")
+    add("--runs", nargs="+", type=Path, metavar="RUN", help="compare these finished runs and start none")
+    return parser
+
+
+def _gathered(folders: list[Path]) -> Comparison:
+    from dtm.api import Run
+    from dtm.comparison.results import gather
+
+    return gather([Run.open(folder) for folder in folders])
+
+
+def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Path]:
+    from dtm.comparison.results import gather
+    from dtm.comparison.settings import contestants, parse_names, parse_set, read_settings
+    from dtm.comparison.tuning import Trial, tune
+    from dtm.sweep import over_seeds, run_all
+    from dtm.training.budget import Budget
+    from dtm.training.folder import RUNS
+
+    start = _recipe(options, flags)
+    seeds = range(3 if options.seeds is None else options.seeds)
+    jobs = 1 if options.jobs is None else options.jobs
+    count = 6 if options.trials is None else options.trials
+    require(len(seeds) >= 1, f"--seeds must be at least 1, got {options.seeds}")
+    require(jobs >= 1, f"--jobs must be at least 1, got {jobs}")
+    require(
+        options.trials is None or bool(options.tune),
+        "--trials says how often to --tune, which is not asked for",
+    )
+    names = parse_names(options.objectives or "c-dtm,spg")
+    given = [] if options.settings is None else read_settings(options.settings)
+    configs = contestants(start, names, [*given, *map(parse_set, options.set or [])])
+    out = options.out or RUNS / f"{options.recipe}-compare"
+    if jobs > 1 and Budget.parse(str(start.budget)).unit == "seconds":
+        print("runs side by side share the machine: a minute of each is less than a minute alone")
+    trials: list[Trial] = []
+    if options.tune:
+        configs, trials = tune(configs, count, out / "tuning", jobs)
+    runs = run_all(over_seeds(configs, seeds), out, jobs)
+    return gather([runs[f"{name}-{seed}"] for name in names for seed in seeds], trials), out
+
+
+def _recipe(options: argparse.Namespace, flags: list[str]) -> RunConfig:
+    """The recipe that all start from; what compare decides itself cannot be a flag."""
+    from dtm.recipes import recipe
+
+    given = {flag.partition("=")[0] for flag in flags}
+    for flag, instead in (
+        ("--seed", "--seeds N takes the seeds 0 … N − 1"),
+        ("--objective", "--objectives names all that are compared"),
+        ("--objective.name", "--objectives names all that are compared"),
+        (
+            "--evaluation.split",
+            "runs are measured on validation prompts, and on test prompts once, at the end",
+        ),
+    ):
+        require(flag not in given, f"{flag}: {instead}")
+    require(options.budget is not None, "what may a run spend? Give --budget 5m, 1e8tokens or 2e15flops")
+    start = recipe(options.recipe)
+    config = with_flags(start, [*flags, "--budget", options.budget], f"dtm compare {options.recipe}")
+    require(config.evaluation.split == "validation", "the recipe measures on test prompts while it trains")
+    return config
+
+
+def _show(comparison: Comparison, out: Path, command: str) -> int:
+    from rich.console import Console
+
+    from dtm.comparison.table import markdown, table
+    from dtm.training.folder import write_json, write_text
+
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "compare.json", comparison.to_json(command))
+    write_text(out / "compare.md", markdown(comparison))
+    comparison.figure().savefig(out / "compare.png", dpi=150)
+    Console().print(table(comparison))
+    for note in comparison.notes:
+        print(f"note: {note}")
+    print(f"rows: {out / 'compare.json'}\ntable: {out / 'compare.md'}\nfigure: {out / 'compare.png'}")
+    return 0

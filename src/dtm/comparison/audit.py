@@ -1,0 +1,106 @@
+"""Whether runs may be compared: finished, on one budget, and alike in all but their objectives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from dtm.api import Run
+from dtm.comparison.fingerprint import GROUPS
+from dtm.comparison.settings import differing, is_own
+from dtm.errors import CheckpointError, ConfigError, require
+from dtm.evaluation.explain import ROUNDS, differences
+from dtm.training.budget import Budget
+
+Entries = dict[str, dict[int, Run]]
+"""The runs of a comparison by objective and seed."""
+
+
+def audited(runs: Sequence[Run]) -> tuple[Entries, list[str]]:
+    """The runs by objective and seed, and what a reader should know; runs that are not alike are refused."""
+    require(bool(runs), "nothing to compare: name the folders of finished runs")
+    entries = _by_objective(runs)
+    seeds = {name: sorted(found) for name, found in entries.items()}
+    first, expected = next(iter(seeds.items()))
+    for name, found in seeds.items():
+        require(found == expected, f"{first} was run with the seeds {expected}, {name} with {found}")
+    for of_seeds in entries.values():
+        _one_setting(list(of_seeds.values()))
+    reference = entries[first]
+    _alike_over_seeds(list(reference.values()))
+    notes = [
+        note
+        for of_seeds in entries.values()
+        for seed in expected
+        for note in _alike(reference[seed], of_seeds[seed])
+    ]
+    return entries, list(dict.fromkeys(notes))
+
+
+def read_fingerprint(run: Run) -> dict[str, Any]:
+    """What the run wrote down when it started."""
+    path = run.folder.fingerprint
+    require(
+        path.is_file(),
+        f"{run.path} has no {path.name}: it was made before runs could be compared. Run it again.",
+        CheckpointError,
+    )
+    written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return written
+
+
+def _by_objective(runs: Sequence[Run]) -> Entries:
+    entries: Entries = {}
+    for run in runs:
+        config = run.config
+        require(
+            config.budget is not None,
+            f"{run.path} had no budget: what each run may spend must be said, or the longest would win. "
+            "Train with --budget",
+        )
+        require(run.is_finished, f"{run.path} has not finished: continue it first", CheckpointError)
+        of_seeds = entries.setdefault(config.objective.name, {})
+        require(
+            config.seed not in of_seeds,
+            f"{run.path} is a second run of {config.objective.name} with seed {config.seed}",
+        )
+        of_seeds[config.seed] = run
+    return entries
+
+
+def _one_setting(runs: Sequence[Run]) -> None:
+    """The seeds of an objective are one setting of it."""
+    first = runs[0].config
+    for run in runs[1:]:
+        own = [field for field in differing(first, run.config) if is_own(field)]
+        require(
+            not own,
+            f"{runs[0].path} and {run.path} are two settings of {first.objective.name} ({', '.join(own)}): "
+            "compare one of them at a time",
+        )
+
+
+def _alike(first: Run, second: Run) -> list[str]:
+    """Refuse two runs of one seed that differ in what decides; return what can move the last bits."""
+    one, other = read_fingerprint(first), read_fingerprint(second)
+    deciding, rounding = dict(GROUPS), dict(ROUNDS)
+    if Budget.parse(str(first.config.budget)).unit == "seconds":
+        deciding["hardware"] = rounding.pop("hardware")  # another machine does more in a minute
+    found = list(differences(deciding, one, other))
+    if found:
+        listed = "\n".join(found)
+        raise ConfigError(f"{first.path} and {second.path} differ in more than the objective:\n{listed}")
+    lines = [line.strip() for line in differences(rounding, one, other)]
+    return [f"not all runs are alike in {', '.join(lines)}"] if lines else []
+
+
+def _alike_over_seeds(runs: Sequence[Run]) -> None:
+    """Seeds may differ in the order of the training prompts alone."""
+    groups = {group: title for group, title in GROUPS.items() if group != "training"}
+    first = read_fingerprint(runs[0])
+    for run in runs[1:]:
+        found = list(differences(groups, first, read_fingerprint(run)))
+        require(
+            not found, f"{runs[0].path} and {run.path} differ in more than the seed:\n" + "\n".join(found)
+        )

@@ -1,0 +1,78 @@
+"""Everything that decides what a run reaches, apart from its objective; comparable runs share it.
+
+A run writes it down when it starts (``fingerprint.json``), so that later changes of data, base or reward are
+noticed. Names and places decide nothing: of a base, of prompts and of a reward it is the contents that count.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from dtm.comparison.settings import is_own
+from dtm.evaluation.evaluate import EVALUATION_SEED
+from dtm.evaluation.fingerprint import PACKAGES, attention_kernels, digest, model_identity, rules_version
+from dtm.random import stream
+from dtm.records import Prompts
+from dtm.tasks.base import Task
+from dtm.tasks.rewards import Scorer
+from dtm.training import build
+from dtm.training.config import RunConfig
+from dtm.training.folder import environment, version
+from dtm.training.rollouts import prompts_in_order
+from dtm.training.serialise import leaves
+
+PLACES = ("recipe", "seed", "device", "model.base", "task.data_dir", "task.data", "checkpoint", "pretrain")
+"""Fields and sections that decide nothing, or whose contents are looked at instead."""
+GROUPS = {
+    "settings": "settings that all share",
+    "items": "the held-out prompts",
+    "training": "the training prompts",
+    "reward": "the reward",
+    "answers": "how answers are read",
+    "model": "the base",
+    "numerics": "arithmetic",
+}
+"""Groups of a fingerprint that decide what a run reaches."""
+
+
+def run_fingerprint(config: RunConfig, task: Task, scorer: Scorer) -> dict[str, dict[str, Any]]:
+    """Group by group, as `dtm.evaluation.explain` has words for them."""
+    device, machine = build.build_device(config), environment()
+    evaluation = config.evaluation
+    asked = prompts_in_order(task, 0, config.replay.prompts, config.replay.prompts, config.seed)
+    held_out = {
+        split: task.prompts(split, evaluation.prompts, stream(EVALUATION_SEED, "test-prompts"))
+        for split in (evaluation.split, "test")
+    }
+    return {
+        "settings": {name: value for name, value in leaves(config).items() if _is_shared(name)},
+        "items": {"contents": digest([[split, *_facts(found)] for split, found in held_out.items()])},
+        "training": {"order": digest([_facts(asked)])},
+        "reward": {"function": scorer.name, "source": _source(scorer)},
+        "answers": {"version": rules_version()},
+        "model": model_identity(build.base_folder(config)),
+        "numerics": {"precision": build.precision(config, device), "attention": attention_kernels(device)},
+        "packages": {"commit": machine["commit"], **{name: version(name) for name in PACKAGES}},
+        "hardware": {name: machine[name] for name in ("processor", "threads", "gpu")},
+    }
+
+
+def _is_shared(field: str) -> bool:
+    return not is_own(field) and not any(field == place or field.startswith(f"{place}.") for place in PLACES)
+
+
+def _facts(prompts: Prompts) -> list[Any]:
+    """Tokens and columns of each prompt, in order."""
+    rows = zip(prompts.tokens.tolist(), prompts.attention.tolist(), strict=True)
+    tokens = [[token for token, real in zip(*row, strict=True) if real] for row in rows]
+    columns = {name: [str(value) for value in values] for name, values in prompts.columns.items()}
+    return [tokens, columns]
+
+
+def _source(scorer: Scorer) -> str | None:
+    """A hash of the reward's own code; None where it has none to read."""
+    try:
+        return digest([inspect.getsource(scorer.function)])
+    except (OSError, TypeError):
+        return None

@@ -1,0 +1,209 @@
+"""What a comparison has found: a row for every run, intervals over seeds, a table, a figure and JSON.
+
+The test prompts are asked once, here, of models that were chosen without them; a run keeps its answers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from dtm import api
+from dtm.api import Run
+from dtm.comparison.audit import audited, read_fingerprint
+from dtm.comparison.settings import own_settings
+from dtm.comparison.tuning import Trial, on_the_edge
+from dtm.report.figures import comparison_figure
+from dtm.training import build
+from dtm.training.budget import SPENT, Budget
+from dtm.training.folder import environment, write_json
+
+COSTS = (*SPENT, "peak_memory")
+AXES = {
+    "seconds": "seconds of rollouts and updates",
+    "tokens": "tokens through the models",
+    "flops": "floating-point operations",
+}
+METHOD = (
+    "mean over seeds, with the 95 % interval mean ± t·s/√n: s the standard deviation of n seeds, t Student's "
+    "with n − 1 degrees of freedom. It speaks of seeds, not of other test prompts; a single seed has none."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run of a comparison."""
+
+    objective: str
+    seed: int
+    run: str
+    """Its folder."""
+    finished: str
+    """Why it ended: its budget, or a plateau before."""
+    test: dict[str, float]
+    """Measures on the test prompts, asked once."""
+    validation: dict[str, float]
+    """The last of the run's own evaluations."""
+    cost: dict[str, int | float]
+    """Seconds, tokens and operations spent, and the most bytes held."""
+    curve: list[dict[str, Any]]
+    """The run's own evaluations, with what was spent before each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All rows, and what they have in common."""
+
+    budget: Budget
+    rows: list[Row]
+    base: dict[str, float]
+    """Measures of the base on the test prompts."""
+    best: float | None
+    """The highest mean reward possible on the validation prompts, where the task knows it."""
+    settings: dict[str, dict[str, Any]]
+    """Each objective's own fields."""
+    shared: dict[str, Any]
+    """The fingerprint that all runs have in common."""
+    notes: list[str]
+    """What a reader of the table should know."""
+    trials: list[Trial] = field(default_factory=list)
+
+    @property
+    def objectives(self) -> list[str]:
+        """In the order in which they were named."""
+        return list(self.settings)
+
+    @property
+    def seeds(self) -> list[int]:
+        """The same for all objectives."""
+        return [row.seed for row in self.of(self.objectives[0])]
+
+    def of(self, objective: str) -> list[Row]:
+        """The rows of one objective."""
+        return [row for row in self.rows if row.objective == objective]
+
+    def summary(self) -> dict[str, dict[str, dict[str, float | None]]]:
+        """Mean and interval of every measure and cost, by objective."""
+        return {
+            name: {
+                measure: interval([float({**row.test, **row.cost}[measure]) for row in self.of(name)])
+                for measure in (*self.base, *COSTS)
+            }
+            for name in self.objectives
+        }
+
+    def figure(self) -> Figure:
+        """Validation measures against what was spent: the mean of an objective's seeds, and their range."""
+        spent = f"spent_{self.budget.unit}"
+        curves = {
+            name: [[{**point, "tilt": point[spent]} for point in row.curve] for row in self.of(name)]
+            for name in self.objectives
+        }
+        return comparison_figure(curves, self.best, AXES[self.budget.unit])
+
+    def to_json(self, command: str) -> dict[str, Any]:
+        """Everything, with where and how it was made."""
+        return {
+            "command": command,
+            "commit": environment()["commit"],
+            "machine": {name: environment()[name] for name in ("gpu", "processor", "python", "torch")},
+            "budget": asdict(self.budget),
+            "seeds": self.seeds,
+            "method": METHOD,
+            "memory": memory_words(self),
+            "base": self.base,
+            "summary": self.summary(),
+            "settings": self.settings,
+            "notes": self.notes,
+            "tuning": [asdict(trial) for trial in self.trials],
+            "fingerprint": self.shared,
+            "rows": [asdict(row) for row in self.rows],
+        }
+
+
+def gather(runs: Sequence[Run], trials: Sequence[Trial] = ()) -> Comparison:
+    """The comparison of finished runs, which must differ in nothing but the objective and the seed."""
+    entries, notes = audited(runs)
+    rows = [_row(run) for of_seeds in entries.values() for _, run in sorted(of_seeds.items())]
+    configs = {name: next(iter(of_seeds.values())).config for name, of_seeds in entries.items()}
+    first = next(iter(next(iter(entries.values())).values()))
+    early = [
+        f"{row.objective}, seed {row.seed}: {row.finished}" for row in rows if "budget" not in row.finished
+    ]
+    return Comparison(
+        Budget.parse(str(first.config.budget)),
+        rows,
+        _test_of_base(first),
+        first.events("evaluation")[0].get("best"),
+        {name: own_settings(config) for name, config in configs.items()},
+        read_fingerprint(first),
+        [*notes, *early, *on_the_edge(trials)],
+        list(trials),
+    )
+
+
+def interval(values: Sequence[float]) -> dict[str, float | None]:
+    """Mean, and the ends of its 95 % interval by Student's t; None for a single value.
+
+    >>> interval([1.0, 2.0, 3.0])["high"]
+    4.484...
+    """
+    from scipy.stats import t  # slow to import
+
+    mean = fmean(values)
+    if len(values) < 2:
+        return {"mean": mean, "low": None, "high": None}
+    half = float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+    return {"mean": mean, "low": mean - half, "high": mean + half}
+
+
+def memory_words(comparison: Comparison) -> str:
+    """What peak memory means here."""
+    on_gpu = comparison.shared["numerics"]["attention"].startswith("cuda")
+    return "allocated by torch on the GPU" if on_gpu else "resident set of the process"
+
+
+def _row(run: Run) -> Row:
+    summary, config = run.summary, run.config
+    return Row(
+        config.objective.name,
+        config.seed,
+        str(run.path),
+        summary["finished"],
+        _test_of_run(run),
+        summary["tuned"],
+        {name: summary[name] for name in COSTS},
+        [{k: v for k, v in event.items() if k != "event"} for event in run.events("evaluation")],
+    )
+
+
+def _test_of_run(run: Run) -> dict[str, float]:
+    return _kept(run.path / "test.json", lambda: _tested(run, run.model))
+
+
+def _test_of_base(run: Run) -> dict[str, float]:
+    """The base of a run, under its decoder."""
+    return _kept(
+        run.path / "test-base.json",
+        lambda: _tested(run, build.load_base(run.config, build.build_task(run.config))),
+    )
+
+
+def _tested(run: Run, model: Any) -> dict[str, float]:
+    config = run.config
+    return api.measure(config, model, replace(config.evaluation, split="test")).measures
+
+
+def _kept(path: Path, measure: Callable[[], Mapping[str, float]]) -> dict[str, float]:
+    """Measured once, then read."""
+    if not path.is_file():
+        write_json(path, measure())
+    found: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
+    return found

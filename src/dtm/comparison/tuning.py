@@ -1,0 +1,127 @@
+"""Tuning before a comparison: the same number of trials for every objective, on validation prompts.
+
+The grid of an objective is three learning rates (the one it starts with, a third and three times of it) by
+three settings of its main knob. Trials are taken from it in a fixed order, those with few changes first. Each
+is a run with the comparison's budget and a seed that the comparison does not use. Picked is the one whose
+model earns the highest mean reward on the validation prompts at the end, the earlier one of equals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dtm.comparison.settings import Changes, changed, differing
+from dtm.errors import DtmError, require
+from dtm.sweep import Say, run_all
+from dtm.training.config import RunConfig
+from dtm.training.serialise import leaves
+
+SEED = 1000
+"""Of every trial; comparisons use 0, 1, …"""
+RATES = (1.0, 1 / 3, 3.0)
+"""Learning rates of the grid, over the one that the objective starts with."""
+KNOBS: dict[str, tuple[Changes, Changes]] = {
+    "diffu-grpo": ({"updates": 4}, {"epsilon": 0.2}),
+    "wd1": ({"psi": 0.3}, {"psi": 3.0}),
+    "unigrpo": ({"updates": 8}, {"epsilon": 0.2}),
+    "spg": ({"draws": 4}, {"upper_beta": 1.0}),
+    "vrpo": ({"beta": 0.05}, {"beta": 1.0}),
+    "gdpo": ({"updates": 4}, {"epsilon": 0.2}),
+    "trace-rl": ({"updates": 4}, {"epsilon": 0.5}),
+}
+"""What is tried of each baseline's main knob beside its start: μ and ε, ψ, m and β_u, β."""
+MOST = len(RATES) ** 2
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One setting of an objective, and what came of it."""
+
+    objective: str
+    number: int
+    changed: dict[str, Any]
+    """Fields that differ from what the objective starts with."""
+    reward: float | None
+    """Mean reward on the validation prompts at the end; None if the run failed."""
+    measures: dict[str, float]
+    picked: bool = False
+
+
+def trials(config: RunConfig, count: int) -> list[RunConfig]:
+    """The first ``count`` settings of an objective's grid, the one it starts with first."""
+    require(1 <= count <= MOST, f"--trials must lie in 1 … {MOST}, the size of each grid; got {count}")
+    places = sorted(
+        ((rate, knob) for rate in range(3) for knob in range(3)), key=lambda place: (sum(place), place)
+    )
+    knobs: tuple[Changes, ...] = ({}, *_knobs(config))
+    return [
+        changed(changed(config, knobs[knob]), {"optimizer": {"lr": config.optimizer.lr * RATES[rate]}})
+        for rate, knob in places[:count]
+    ]
+
+
+def _knobs(config: RunConfig) -> tuple[Changes, Changes]:
+    """c-DTM's are h and c: twice the tilt in a phase, and the paper's c = 1 without the guard."""
+    if config.objective.name != "c-dtm":
+        return KNOBS[config.objective.name]
+    tilt = config.tilt
+    if tilt.step == "auto":
+        wider: Changes = {"tilt": {"ess": tilt.ess / 2}}
+    else:
+        wider = {"tilt": {"step": 2 * tilt.step, "final": max(tilt.final, 2 * tilt.step)}}
+    return wider, {"control_variate": "one", "guard": False}
+
+
+def tune(
+    configs: Mapping[str, RunConfig], count: int, out: Path, jobs: int, say: Say = print
+) -> tuple[dict[str, RunConfig], list[Trial]]:
+    """Every objective with the settings that its trials picked, and all trials."""
+    grid = {name: trials(config, count) for name, config in configs.items()}
+    runs = run_all(
+        {
+            f"{name}-trial-{number}": replace(config, seed=SEED)
+            for number in range(count)
+            for name, config in ((name, found[number]) for name, found in grid.items())
+        },
+        out,
+        jobs,
+        say,
+        all_must_finish=False,
+    )
+    picked, records = {}, []
+    for name, settings in grid.items():
+        measures = [
+            runs[key].summary["tuned"] if key in runs else {}
+            for key in (f"{name}-trial-{number}" for number in range(count))
+        ]
+        best = _best(name, measures, out)
+        picked[name] = settings[best]
+        records += [
+            Trial(name, number, _changes(configs[name], config), found.get("reward"), found, number == best)
+            for number, (config, found) in enumerate(zip(settings, measures, strict=True))
+        ]
+    return picked, records
+
+
+def _best(name: str, measures: Iterable[Mapping[str, float]], out: Path) -> int:
+    """The number of the best trial; the first of equals."""
+    rewards = [found.get("reward", -float("inf")) for found in measures]
+    require(max(rewards) > -float("inf"), f"no trial of {name} finished; see the logs in {out}", DtmError)
+    return rewards.index(max(rewards))
+
+
+def _changes(start: RunConfig, config: RunConfig) -> dict[str, Any]:
+    values = leaves(config)
+    return {field: values[field] for field in differing(start, config)}
+
+
+def on_the_edge(records: Iterable[Trial]) -> list[str]:
+    """What a reader should know: where a learning rate beyond the grid might be better still."""
+    return [
+        f"{trial.objective} took the learning rate {trial.changed['optimizer.lr']:.3g}, the edge of its grid"
+        for trial in records
+        if trial.picked and "optimizer.lr" in trial.changed
+    ]

@@ -1,0 +1,247 @@
+"""Comparisons from start to end: what is run, what is refused, and what is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+import dtm
+from dtm.cli import main
+from dtm.comparison.results import gather, interval
+from dtm.comparison.settings import contestants
+from dtm.comparison.table import markdown
+from dtm.errors import CheckpointError, ConfigError
+from dtm.training.folder import RunFolder
+
+NAMES = ["c-dtm", "spg", "wd1"]
+
+
+@pytest.fixture(scope="module")
+def budgeted(tiny):
+    return replace(tiny, budget="4e3tokens", optimizer=replace(tiny.optimizer, ema=None))
+
+
+@pytest.fixture(scope="module")
+def entries(budgeted, tmp_path_factory):
+    """Three objectives, two seeds."""
+    folder = tmp_path_factory.mktemp("entries")
+    configs = contestants(budgeted, NAMES, [("spg", {"updates": 2})])
+    return {
+        (name, seed): dtm.train(replace(config, seed=seed), out=folder / f"{name}-{seed}")
+        for name, config in configs.items()
+        for seed in (0, 1)
+    }
+
+
+def copied(run, folder, edit=None):
+    """The same run elsewhere, with its fingerprint edited."""
+    shutil.copytree(run.path, folder)
+    made = dtm.Run(RunFolder(folder))
+    if edit is not None:
+        found = json.loads(made.folder.fingerprint.read_text())
+        edit(found)
+        made.folder.fingerprint.write_text(json.dumps(found))
+    return made
+
+
+# ── what is written ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_rows_and_intervals_are_those_of_the_runs(entries):
+    comparison = gather(list(entries.values()))
+    assert comparison.objectives == NAMES
+    assert comparison.seeds == [0, 1]
+    assert len(comparison.rows) == 6
+    summary = comparison.summary()
+    for name in NAMES:
+        rows = comparison.of(name)
+        runs = [entries[name, seed] for seed in (0, 1)]
+        assert summary[name]["reward"] == interval([row.test["reward"] for row in rows])
+        assert [row.cost["spent_tokens"] for row in rows] == [run.summary["spent_tokens"] for run in runs]
+        assert all(row.cost["spent_tokens"] >= 4e3 and row.cost["peak_memory"] > 0 for row in rows)
+        assert [row.validation for row in rows] == [run.summary["tuned"] for run in runs]
+        assert all(row.finished == "spent its budget of 4e3tokens" for row in rows)
+        assert [row.curve[-1]["spent_tokens"] for row in rows] == [row.cost["spent_tokens"] for row in rows]
+    assert comparison.settings["spg"]["objective.spg.updates"] == 2
+    assert comparison.notes == []
+    made = comparison.to_json("dtm compare …")
+    json.dumps(made)
+    assert made["summary"]["spg"]["reward"]["mean"] == pytest.approx(
+        sum(row["test"]["reward"] for row in made["rows"] if row["objective"] == "spg") / 2
+    )
+
+
+def test_test_prompts_are_asked_once(entries, monkeypatch):
+    before = gather(list(entries.values()))
+    monkeypatch.setattr("dtm.comparison.results._tested", lambda *_: pytest.fail("asked again"))
+    assert gather(list(entries.values())) == before
+
+
+def test_the_interval_is_students_over_seeds():
+    """For 1, 2, 3: s = 1, n = 3, t = 4.3027."""
+    found = interval([1.0, 2.0, 3.0])
+    assert [found[name] for name in ("mean", "low", "high")] == pytest.approx(
+        [2, 2 - 2.48414, 2 + 2.48414], abs=1e-4
+    )
+    assert interval([0.5]) == {"mean": 0.5, "low": None, "high": None}
+
+
+def test_the_figure_has_a_band_for_each_objective_against_what_was_spent(entries):
+    figure = gather(list(entries.values())).figure()
+    reward = next(axes for axes in figure.axes if axes.get_title() == "Mean reward")
+    assert reward.get_xlabel() == "tokens through the models"
+    assert len(reward.collections) == 3
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == NAMES
+    for line in reward.lines[:3]:
+        assert line.get_xdata()[0] == 0
+        assert line.get_xdata()[-1] >= 4e3
+
+
+def test_the_table_has_the_base_and_every_objective(entries):
+    text = markdown(gather(list(entries.values())))
+    assert "| base |" in text
+    for name in NAMES:
+        (line,) = [line for line in text.splitlines() if line.startswith(f"| {name} |")]
+        assert line.count(" ± ") == 5  # reward, valid, reward of valid, coverage, length
+    assert "± half of the 95 % interval (Student's t)" in text
+    assert "resident set of the process" in text
+
+
+# ── what is refused ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("group", "field", "said"),
+    [
+        ("settings", "decoding.temperature", "decoding.temperature: 1.0 → other"),
+        ("settings", "budget", "budget: 4e3tokens → other"),
+        ("items", "contents", "other questions or gold answers"),
+        ("training", "order", "other training prompts, or another order of them"),
+        ("reward", "source", "another version of the function"),
+        ("model", "values", "other weights"),
+        ("numerics", "precision", "precision: float32 → other"),
+    ],
+)
+def test_runs_that_differ_in_more_than_the_objective_are_refused(group, field, said, entries, tmp_path):
+    other = copied(entries["spg", 0], tmp_path / "other", lambda found: found[group].update({field: "other"}))
+    with pytest.raises(ConfigError, match="differ in more than the objective") as caught:
+        gather([entries["c-dtm", 0], other])
+    assert said in str(caught.value)
+
+
+def test_a_run_that_really_differs_is_refused(entries, budgeted, tmp_path):
+    warm = replace(budgeted, decoding=replace(budgeted.decoding, temperature=0.7))
+    other = dtm.train(replace(warm, objective=replace(warm.objective, name="wd1")), out=tmp_path / "warm")
+    with pytest.raises(ConfigError) as caught:
+        gather([entries["c-dtm", 0], other])
+    lines = str(caught.value).splitlines()[1:]
+    assert lines == ["  settings that all share", "    decoding.temperature: 1.0 → 0.7"]
+
+
+def test_another_commit_or_machine_is_a_note_unless_the_budget_is_time(entries, tmp_path):
+    def elsewhere(found):
+        found["hardware"]["processor"] = "other"
+
+    other = copied(entries["spg", 0], tmp_path / "spg", elsewhere)
+    (note,) = gather([entries["c-dtm", 0], other]).notes
+    assert "processor" in note
+    timed = []
+    for run, edit in ((entries["c-dtm", 0], None), (entries["spg", 0], elsewhere)):
+        made = copied(run, tmp_path / f"timed-{run.path.name}", edit)
+        made.folder.config.write_text(made.folder.config.read_text().replace("4e3tokens", "5m"))
+        timed.append(made)
+    with pytest.raises(ConfigError, match="processor"):
+        gather(timed)
+
+
+def test_seeds_settings_and_doubles_are_looked_at(entries, budgeted, finished, tmp_path):
+    runs = entries
+    with pytest.raises(ConfigError, match=r"c-dtm was run with the seeds \[0, 1\], spg with \[0\]"):
+        gather([runs["c-dtm", 0], runs["c-dtm", 1], runs["spg", 0]])
+    with pytest.raises(ConfigError, match="second run of spg with seed 0"):
+        gather([runs["c-dtm", 0], runs["spg", 0], copied(runs["spg", 0], tmp_path / "spg-again")])
+    with pytest.raises(ConfigError, match="had no budget"):
+        gather([finished])
+    with pytest.raises(ConfigError, match="nothing to compare"):
+        gather([])
+    other = copied(runs["spg", 1], tmp_path / "spg-1")
+    config = other.folder.config
+    config.write_text(config.read_text().replace("lr: 0.001", "lr: 0.002"))
+    with pytest.raises(ConfigError, match=r"two settings of spg \(optimizer.lr\)"):
+        gather([runs["spg", 0], other])
+    unfinished = copied(runs["spg", 0], tmp_path / "unfinished")
+    unfinished.folder.summary.unlink()
+    with pytest.raises(CheckpointError, match="has not finished"):
+        gather([unfinished])
+    bare = copied(runs["spg", 0], tmp_path / "bare")
+    bare.folder.fingerprint.unlink()
+    with pytest.raises(CheckpointError, match="before runs could be compared"):
+        gather([bare])
+
+
+# ── the command ───────────────────────────────────────────────────────────────────────────────────
+
+
+def flags(tiny) -> list[str]:
+    """The tiny run as flags of the recipe."""
+    return [
+        *("--model.base", tiny.model.base, "--task.size", "7", "--task.completion-length", "5"),
+        *("--tilt.max-steps", "4", "--tilt.step", "1", "--replay.prompts", "8", "--replay.completions", "4"),
+        *("--replay.refresh-every", "2", "--optimizer.batch", "16", "--evaluation.prompts", "4"),
+        *("--evaluation.completions", "2"),
+    ]
+
+
+def test_three_objectives_are_compared_and_a_finished_comparison_runs_nothing(
+    tiny, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["compare", "maze-small", "--objectives", ",".join(NAMES), "--seeds", "1", "--jobs", "2"]
+    arguments += ["--budget", "2e3tokens", "--out", "three", "--set", "spg.draws=1", *flags(tiny)]
+    assert main(arguments) == 0
+    assert "test prompts, after 2e3tokens of rollouts and updates" in capsys.readouterr().out
+    out = tmp_path / "three"
+    found = json.loads((out / "compare.json").read_text())
+    assert found["command"].startswith("dtm compare maze-small --objectives c-dtm,spg,wd1")
+    assert [row["objective"] for row in found["rows"]] == NAMES
+    assert found["settings"]["spg"]["objective.spg.draws"] == 1
+    assert (out / "compare.png").stat().st_size > 10_000
+    made = {path: path.stat().st_mtime_ns for path in out.glob("*/summary.json")}
+    assert main(["compare", "--runs", *(str(out / f"{name}-0") for name in NAMES), "--out", "again"]) == 0
+    again = json.loads((tmp_path / "again" / "compare.json").read_text())
+    assert [row["test"] for row in again["rows"]] == [row["test"] for row in found["rows"]]
+    assert main(arguments) == 0
+    assert made == {path: path.stat().st_mtime_ns for path in out.glob("*/summary.json")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "needs a recipe's name, or --runs"),
+        (["maze-small"], "Give --budget 5m"),
+        (["maze-smal", "--budget", "5m"], "Did you mean 'maze-small'"),
+        (["maze-small", "--budget", "5m", "--seed", "3"], "--seeds N takes the seeds"),
+        (["maze-small", "--budget", "5m", "--objective", "spg"], "--objectives names all"),
+        (["maze-small", "--budget", "5m", "--objective.name=spg"], "--objectives names all"),
+        (["maze-small", "--budget", "5m", "--evaluation.split", "test"], "on test prompts once, at the end"),
+        (["maze-small", "--budget", "5m", "--seeds", "0"], "--seeds must be at least 1"),
+        (["maze-small", "--budget", "5m", "--jobs", "0"], "jobs must be at least 1"),
+        (["maze-small", "--budget", "5m", "--trials", "3"], "--tune, which is not asked for"),
+        (
+            ["maze-small", "--budget", "5m", "--settings", "nowhere.yaml"],
+            "no configuration file at nowhere.yaml",
+        ),
+        (["maze-small", "--runs", "here"], "maze-small: --runs compares finished runs"),
+        (["--runs", "here", "--set", "spg.draws=4"], "--set starts runs"),
+        (["--runs", "here"], "no run in here"),
+        (["--runs", "here", "--tilt.step", "1"], "can change nothing"),
+    ],
+)
+def test_mistakes_are_answered_before_anything_runs(arguments, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", *arguments]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []

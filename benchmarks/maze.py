@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from study import curve, finite, kept, machine, pretraining, slug
 
 import dtm
 from dtm import api, tilting
@@ -30,8 +29,7 @@ from dtm.sweep import over_seeds, run_all, spread
 from dtm.tasks.maze.figure import density_figure
 from dtm.training import build
 from dtm.training.config import EvaluationConfig, ReplayConfig, RunConfig, TiltConfig
-from dtm.training.folder import RunFolder, environment, write_json
-from dtm.training.serialise import to_yaml
+from dtm.training.folder import write_json
 
 RESULTS = Path(__file__).parents[1] / "results" / "maze"
 SEEDS = (0, 1, 2)
@@ -120,25 +118,6 @@ def _small(config: RunConfig) -> RunConfig:
     )
 
 
-def pretrain(config: RunConfig, folder: Path) -> Path:
-    """The finished pretraining in the folder: as it is, continued, or made, in a process of its own."""
-    if not (folder / "summary.json").is_file():
-        settings_file = folder.with_name(f"{folder.name}.yaml")
-        settings_file.parent.mkdir(parents=True, exist_ok=True)
-        settings_file.write_text(to_yaml(config), encoding="utf-8")
-        stopped = any(folder.glob("checkpoints/step-*"))
-        if (folder / "config.yaml").is_file() and not stopped:
-            shutil.rmtree(folder)  # killed before its first checkpoint
-        how = ["--resume"] if stopped else ["--config", str(settings_file)]
-        subprocess.run(
-            [sys.executable, "-m", "dtm.cli", "pretrain", config.recipe, "--out", str(folder), *how],
-            check=True,
-        )
-        if not (folder / "summary.json").is_file():
-            sys.exit(f"stopped; the same command continues {folder}")
-    return folder / "model"
-
-
 # ── what is measured ─────────────────────────────────────────────────────────────────────────────
 
 
@@ -152,7 +131,7 @@ def measure(config: RunConfig, model: dtm.Transformer, sizes: Sizes) -> dict[str
 
 def measured_run(run: dtm.Run, sizes: Sizes) -> dict[str, Any]:
     """The measures of a finished run, kept in its folder."""
-    return _kept(run.path / f"test-{sizes.test.prompts}.json", lambda: measure(run.config, run.model, sizes))
+    return kept(run.path / f"test-{sizes.test.prompts}.json", lambda: measure(run.config, run.model, sizes))
 
 
 def measured_base(config: RunConfig, folder: Path, sizes: Sizes) -> dict[str, Any]:
@@ -165,19 +144,12 @@ def measured_base(config: RunConfig, folder: Path, sizes: Sizes) -> dict[str, An
 
     decoding = config.decoding
     setting = f"{decoding.order}-{decoding.block}-{decoding.certainty}-{sizes.test.prompts}"
-    return _kept(folder.parent / f"test-{setting}.json", fresh)
+    return kept(folder.parent / f"test-{setting}.json", fresh)
 
 
 def _groups(evaluation: Evaluation) -> list[int]:
     numbers: dict[Any, int] = {}
     return [numbers.setdefault(prompt, len(numbers)) for prompt in evaluation.prompts]
-
-
-def _kept(path: Path, make: Any) -> dict[str, Any]:
-    if not path.is_file():
-        write_json(path, make())
-    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return kept
 
 
 def quantities(base: Mapping[str, Any], tuned: Mapping[str, Any], minutes: float) -> dict[str, float]:
@@ -212,21 +184,21 @@ def write_results(
         base = measured_base(config, Path(str(config.model.base)), sizes)
         of_seeds = [runs[f"{name}-{seed}"] for seed in SEEDS]
         found = [quantities(base, measured_run(run, sizes), run.summary["minutes"]) for run in of_seeds]
-        curves[name] = [_curve(run) for run in of_seeds]
+        curves[name] = [curve(run) for run in of_seeds]
         rows.append(
             {
                 "setting": name,
                 "tilt": config.tilt.final,
                 "base": {key: base[key] for key in ("reward", "valid", "coverage", "best")},
-                **{key: _spread([row[key] for row in found]) for key in found[0]},
+                **{key: finite(spread([row[key] for row in found])) for key in found[0]},
             }
         )
         for seed, run, row in zip(SEEDS, of_seeds, found, strict=True):
             made = json.loads((run.path / "environment.json").read_text(encoding="utf-8"))
             commits.add(str(made["commit"]))
             write_json(
-                out / f"{_slug(name)}-{seed}.json",
-                {"setting": name, "seed": seed, **_finite(row), "curve": _curve(run), "environment": made},
+                out / f"{slug(name)}-{seed}.json",
+                {"setting": name, "seed": seed, **finite(row), "curve": curve(run), "environment": made},
             )
     default = rows[0]
     write_json(
@@ -235,12 +207,12 @@ def write_results(
             **{key: default[key] for key in ("gap_closed", "valid", "coverage_ratio", "minutes")},
             "effective_tilt": default["effective_tilt"],
             "seeds": list(SEEDS),
-            "bases": {name: _pretraining(folder) for name, folder in folders.items()},
+            "bases": {name: pretraining(folder) for name, folder in folders.items()},
             "test": {"prompts": sizes.test.prompts, "completions": sizes.test.completions},
             "rows": rows,
             "command": command,
             "commit": ", ".join(sorted(commits)),
-            "machine": {key: environment()[key] for key in ("gpu", "processor", "python", "torch")},
+            "machine": machine(),
         },
     )
     _write_figures(out, chosen, runs, curves, sizes)
@@ -273,30 +245,6 @@ def _write_figures(
         density_figure(task.maze, paths, pairs).savefig(out / f"{figure}-paths.png", dpi=150)
 
 
-def _curve(run: dtm.Run) -> list[dict[str, float]]:
-    return [{key: value for key, value in row.items() if key != "event"} for row in run.events("evaluation")]
-
-
-def _pretraining(model: Path) -> dict[str, Any]:
-    """How a base was made: steps, minutes and what it reached."""
-    run = dtm.Run(RunFolder(model.parent))
-    last = run.events("step")[-1]
-    return {**run.summary, "steps": last["step"], "minutes": round(last["seconds"] / 60, 2)}
-
-
-def _spread(values: Sequence[float]) -> dict[str, float | None]:
-    return _finite(spread(values))
-
-
-def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
-    """JSON has no infinity: an effective tilt beyond all of the base's rollouts is null."""
-    return {key: value if math.isfinite(value) else None for key, value in values.items()}
-
-
-def _slug(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in name).replace("--", "-").strip("-")
-
-
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """One row for each setting; the range over seeds in brackets."""
     names = ("gap_closed", "reward", "valid", "coverage_ratio", "effective_tilt", "minutes")
@@ -323,7 +271,8 @@ def main() -> None:
     parser.add_argument("--pretrain-only", action="store_true", help="stop after the two bases")
     parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    folders = {name: pretrain(config, options.out / name) for name, config in bases(options.smoke).items()}
+    pretrained = run_all(bases(options.smoke), options.out, options.jobs, verb="pretrain")
+    folders = {name: run.folder.model for name, run in pretrained.items()}
     if options.pretrain_only:
         return
     chosen = settings(folders, options.smoke)

@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from study import curve
+
 import dtm
 from dtm import api
 from dtm.report.figures import annealing_figure
@@ -132,11 +134,6 @@ def write_results(folder: Path, runs: dict[str, list[dtm.Run]], setting: Evaluat
     figure.savefig(folder / "maze-small.png", dpi=150)
     shutil.copy(default[0].folder.figures / "samples.png", folder / "maze-small-paths.png")
     print(markdown(comparison))
-
-
-def curve(run: dtm.Run) -> list[Measures]:
-    """The numbers of a run's own evaluations."""
-    return [{k: v for k, v in row.items() if k != "event"} for row in run.events("evaluation")]
 
 
 def main() -> None:

@@ -23,32 +23,32 @@ def sudoku_mini() -> RunConfig:
         precision="auto",
         task=MiniConfig(kind="sudoku-mini", solved=0.05),
         model=ModelConfig(width=256, layers=6, heads=4, ffn=704),
-        decoding=DecodingConfig(order="max-probability", block=8, batch=2048),
+        decoding=DecodingConfig(order="max-probability", block=8, batch=4096),
         objective=ObjectiveConfig(),
-        tilt=TiltConfig(step=5.0, final=15.0, max_steps=200),
+        tilt=TiltConfig(step=3.0, final=12.0, max_steps=100),
         replay=ReplayConfig(
             prompts=512, completions=16, refresh_every=50, refresh_fraction=0.5, priority=0.5
         ),
         optimizer=OptimizerConfig(lr=2e-4, batch=512, decay=0.5),
         evaluation=EvaluationConfig(prompts=256, completions=8),
-        pretrain=PretrainConfig(steps=10_000, batch=1024, lr=1e-3),
+        pretrain=PretrainConfig(steps=4000, batch=1024, lr=1e-3),
     )
 
 
 def countdown_mini() -> RunConfig:
-    """Countdown in characters, 7.8M parameters, pretrained to be right one time in five."""
+    """Countdown in characters, 7.8M parameters, pretrained to be right one time in six."""
     return RunConfig(
         recipe="countdown-mini",
         precision="auto",
-        task=MiniConfig(kind="countdown-mini", solved=0.2),
+        task=MiniConfig(kind="countdown-mini", solved=0.13),
         model=ModelConfig(width=320, layers=6, heads=5, ffn=928),
-        decoding=DecodingConfig(order="max-probability", block=8, batch=2048),
+        decoding=DecodingConfig(order="max-probability", block=8, batch=4096),
         objective=ObjectiveConfig(),
-        tilt=TiltConfig(step=6.0, final=24.0, max_steps=200),
+        tilt=TiltConfig(step=6.0, final=24.0, max_steps=100),
         replay=ReplayConfig(
             prompts=512, completions=16, refresh_every=50, refresh_fraction=0.5, priority=0.5
         ),
         optimizer=OptimizerConfig(lr=2e-4, batch=512, decay=0.5),
         evaluation=EvaluationConfig(prompts=256, completions=8),
-        pretrain=PretrainConfig(steps=14_000, batch=1024, lr=1e-3),
+        pretrain=PretrainConfig(steps=6000, batch=1024, lr=1e-3),
     )

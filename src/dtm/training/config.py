@@ -53,7 +53,7 @@ class MiniConfig:
     """Folder with the published data sets, whose test items are then used; none: all items are generated."""
     seed: int = 0
     """Which items are generated, and how they are split."""
-    solved: float = 0.18
+    solved: float = 0.13
     """Share of the pretraining corpus that is right: the base is weak by design."""
     skilled: float = 0.6
     """Share of the pretraining before that in which all answers are right, to learn the puzzle first."""

@@ -34,7 +34,7 @@ from dtm.training.folder import write_json
 RESULTS = Path(__file__).parents[1] / "results"
 TASKS = ("sudoku-mini", "countdown-mini")
 SEEDS = (0, 1, 2)
-A, ROUND, ROUNDS = 12.0, 50, 8
+A, ROUND, ROUNDS = 12.0, 40, 8
 """Every ablation anneals to this tilt in so many rounds, each of fresh rollouts and so many updates."""
 TUNED = "tuned"
 """The setting of the recipe itself."""
@@ -113,12 +113,14 @@ def _annealed(config: RunConfig, h: float) -> RunConfig:
         config,
         tilt=TiltConfig(step=h, final=A, max_steps=updates, absorbed=9.0),  # no phase ends early
         replay=ReplayConfig(
-            prompts=256,
+            prompts=128,
             completions=16,
             refresh_every=ROUND,
             refresh_fraction=1.0,
             priority=config.replay.priority,
         ),
+        optimizer=replace(config.optimizer, batch=256),
+        evaluation=replace(config.evaluation, completions=2),
     )
 
 
@@ -131,12 +133,12 @@ def _small(config: RunConfig) -> RunConfig:
     return replace(
         config,
         device="cpu",
-        model=replace(config.model, width=32, layers=2, heads=2, ffn=64),
+        model=replace(config.model, width=64, layers=2, heads=2, ffn=128),
         tilt=replace(config.tilt, max_steps=2),
         replay=replace(config.replay, prompts=4, completions=2),
         optimizer=replace(config.optimizer, batch=8),
         evaluation=EvaluationConfig(prompts=8, completions=2),
-        pretrain=replace(config.pretrain, steps=200, batch=32, lr=5e-3, held_out=16),
+        pretrain=replace(config.pretrain, steps=300, batch=128, lr=5e-3, held_out=16),
     )
 
 

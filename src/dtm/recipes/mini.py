@@ -31,7 +31,7 @@ def sudoku_mini() -> RunConfig:
         ),
         optimizer=OptimizerConfig(lr=2e-4, batch=512, decay=0.5),
         evaluation=EvaluationConfig(prompts=256, completions=8),
-        pretrain=PretrainConfig(steps=4000, batch=1024, lr=1e-3),
+        pretrain=PretrainConfig(steps=3000, batch=1024, lr=1.5e-3),
     )
 
 
@@ -40,7 +40,7 @@ def countdown_mini() -> RunConfig:
     return RunConfig(
         recipe="countdown-mini",
         precision="auto",
-        task=MiniConfig(kind="countdown-mini", solved=0.13),
+        task=MiniConfig(kind="countdown-mini", solved=0.13, skilled=0.7),
         model=ModelConfig(width=320, layers=6, heads=5, ffn=928),
         decoding=DecodingConfig(order="max-probability", block=8, batch=4096),
         objective=ObjectiveConfig(),
@@ -50,5 +50,5 @@ def countdown_mini() -> RunConfig:
         ),
         optimizer=OptimizerConfig(lr=2e-4, batch=512, decay=0.5),
         evaluation=EvaluationConfig(prompts=256, completions=8),
-        pretrain=PretrainConfig(steps=6000, batch=1024, lr=1e-3),
+        pretrain=PretrainConfig(steps=5000, batch=1024, lr=1.5e-3),
     )

@@ -23,9 +23,6 @@ TRAIN, HELD_OUT = 4096, 256
 """Puzzles made for each split."""
 VALIDATION = 10
 """One training solution in so many is kept for validation."""
-MOST_EMPTY = max(BLANKS)
-"""Corpus puzzles have from one to so many empty cells. The easy ones, which need one rule at a time, are what
-carries over to solutions that were never seen (docs/decisions.md)."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +56,17 @@ class Sudoku:
     def corpus(
         self, split: str, count: int, generator: torch.Generator, solved: float
     ) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
-        """Solutions of the split with some cells empty, and answers of which few are right."""
+        """Solutions of the split, blanked as often as test puzzles, and answers of which few are right."""
         device = generator.device
         grids = self.alphabet.grid(self._solutions[split], device)  # a digit is its own id
+        blanks = torch.tensor(self._blanks, device=device)
 
         def draw(*shape: int) -> Tensor:
             return torch.rand(shape, generator=generator, device=device)
 
         right = grids[(draw(count) * len(grids)).long()]
-        empty = 1 + (draw(count, 1) * MOST_EMPTY).long()
-        is_empty = draw(count, CELLS).argsort(1).argsort(1) < empty
+        empty = blanks[(draw(count) * len(blanks)).long()]
+        is_empty = draw(count, CELLS).argsort(1).argsort(1) < empty[:, None]
         one_digit = 1 + (draw(count, 1) * SIDE).long()
         answer = torch.where(is_empty & (draw(count, 1) >= solved), one_digit, right)
         return self._asked(torch.where(is_empty, 0, right)), answer
@@ -102,3 +100,8 @@ class Sudoku:
             train, test = training_solutions(test_items(self.folder)), []
         kept = [grid for place, grid in enumerate(train) if place % VALIDATION]
         return {"train": kept, "validation": train[::VALIDATION], "test": test}
+
+    @cached_property
+    def _blanks(self) -> list[int]:
+        """The number of empty cells of each test puzzle."""
+        return [blanks for blanks, times in BLANKS.items() for _ in range(times)]

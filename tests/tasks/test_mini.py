@@ -112,9 +112,7 @@ def test_the_sudoku_corpus_keeps_what_is_given_and_solves_its_share():
     task = MiniTask(Sudoku(solved=0.25))
     rows = [(question[:-1], answer) for question, answer in corpus(task)]
     assert all(p in ("0", a) for puzzle, answer in rows for p, a in zip(puzzle, answer, strict=True))
-    filled = [
-        "".join(a for p, a in zip(puzzle, answer, strict=True) if p == "0") for puzzle, answer in rows
-    ]
+    filled = ["".join(a for p, a in zip(puzzle, answer, strict=True) if p == "0") for puzzle, answer in rows]
     assert all(is_solution(*row) or len(set(digits)) == 1 for row, digits in zip(rows, filled, strict=True))
     solved = sum(is_solution(*row) for row in rows) / len(rows)
     assert solved == pytest.approx(0.25, abs=0.03)

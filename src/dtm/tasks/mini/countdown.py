@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,22 +25,33 @@ TRAIN, HELD_OUT = 4096, 256
 LARGEST = 100
 """Numbers and targets of the corpus go from 1 to this, as in the published test items."""
 PLUS, MINUS, TIMES, OVER = range(4)
-"""Operators are numbers: below TIMES, they are signs."""
+"""Operators; those below TIMES are signs."""
 PLAIN, LEFT, RIGHT = range(3)
 """Where an expression has brackets: nowhere, round its first two numbers, or round its last two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expressions:
-    """Three numbers, each with what stands before it, which is nothing or a sign for the first."""
+    """Three numbers, each with what stands before it, under a target."""
 
     numbers: Int[Tensor, "N 3"]
     operators: Int[Tensor, "N 3"]
-    """BLANK for nothing."""
+    """Before the first number there is a sign or nothing, a BLANK."""
     brackets: Int[Tensor, " N"]
+    target: Int[Tensor, " N"]
+
+    def __len__(self) -> int:
+        return len(self.target)
 
     def __getitem__(self, rows: Tensor | slice) -> Expressions:
-        return Expressions(self.numbers[rows], self.operators[rows], self.brackets[rows])
+        return Expressions(*(column[rows] for column in self._columns))
+
+    def __add__(self, others: Expressions) -> Expressions:
+        return Expressions(*map(torch.cat, zip(self._columns, others._columns, strict=True)))
+
+    @property
+    def _columns(self) -> tuple[Tensor, ...]:
+        return self.numbers, self.operators, self.brackets, self.target
 
 
 @dataclass(frozen=True)
@@ -85,32 +96,26 @@ class Countdown:
         self, split: str, count: int, generator: torch.Generator, solved: float
     ) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
         """Questions with an answer: random expressions that reach the target, or the sum of all numbers."""
-        parts = [self._drawn(split, 4 * count, generator)]
-        while sum(len(target) for _, target in parts) < count:
-            parts.append(self._drawn(split, 4 * count, generator))
-        numbers, operators, brackets = (
-            torch.cat([getattr(expressions, column) for expressions, _ in parts])[:count]
-            for column in ("numbers", "operators", "brackets")
-        )
-        target = torch.cat([target for _, target in parts])[:count]
-        device = target.device
+        right = self._drawn(split, 4 * count, generator)
+        while len(right) < count:
+            right += self._drawn(split, 4 * count, generator)
+        right = right[:count]
         # The question must not give the order away in which a product uses the numbers.
-        order = torch.rand(count, 3, generator=generator, device=device).argsort(1)
-        asked = numbers.gather(1, order)
-        is_lazy = torch.rand(count, 1, generator=generator, device=device) >= solved
-        signs = torch.where(is_lazy, PLUS, operators.clamp(min=PLUS).gather(1, order))
-        is_sum = is_lazy | (operators < TIMES).all(1, keepdim=True)
-        answer = Expressions(
-            torch.where(is_sum, asked, numbers),
-            torch.where(is_sum, signs, operators),
-            torch.where(is_sum[:, 0], PLAIN, brackets),
+        order = torch.rand(count, 3, generator=generator, device=generator.device).argsort(1)
+        asked = right.numbers.gather(1, order)
+        is_lazy = torch.rand(count, 1, generator=generator, device=generator.device) >= solved
+        signs = torch.where(is_lazy, PLUS, right.operators.clamp(min=PLUS).gather(1, order))
+        is_sum = is_lazy | (right.operators < TIMES).all(1, keepdim=True)
+        answer = replace(
+            right,
+            numbers=torch.where(is_sum, asked, right.numbers),
+            operators=torch.where(is_sum, signs, right.operators),
+            brackets=torch.where(is_sum[:, 0], PLAIN, right.brackets),
         )
-        return self._asked(asked, target), self._written(answer)
+        return self._asked(asked, right.target), self._written(answer)
 
-    def _drawn(
-        self, split: str, count: int, generator: torch.Generator
-    ) -> tuple[Expressions, Int[Tensor, " N"]]:
-        """The random expressions that come to a target, one that the split may ask for, and their targets."""
+    def _drawn(self, split: str, count: int, generator: torch.Generator) -> Expressions:
+        """Those of ``count`` random expressions that come to a target which the split may ask for."""
         device = generator.device
 
         def draw(*shape: int) -> Tensor:
@@ -129,7 +134,7 @@ class Countdown:
         if split == "train":
             kept &= ~torch.isin(_keys(numbers, target), self._held_out.to(device))
         nothing = torch.full_like(operators[:, :1], BLANK)
-        return Expressions(numbers, torch.cat([nothing, operators], dim=1), brackets)[kept], target[kept]
+        return Expressions(numbers, torch.cat([nothing, operators], dim=1), brackets, target)[kept]
 
     def reward(self, prompts: Sequence[Any], completions: Sequence[str], **columns: Any) -> list[float]:
         """1 for the target, 0.1 for the right numbers; the whole completion is the answer."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from dtm.random import stream
@@ -56,9 +56,8 @@ class Expressions:
 
 @dataclass(frozen=True)
 class Countdown:
-    """A share ``solved`` of the corpus reaches its target; the rest adds up all numbers, whatever the target.
+    """A share ``solved`` of the corpus's answers is finished; the others break off before the last number.
 
-    So the likeliest answer is that sum, which is seldom right, and the base is weak at every temperature.
     Sums are written in the order of the question, each number with its sign, so that they can be copied in
     place: finding the signs is left to learn. × and ÷ are a share ``multiply`` of the operators drawn. With a
     data ``folder`` the items are the published ones, without they are generated.
@@ -66,7 +65,7 @@ class Countdown:
 
     folder: Path | None = None
     seed: int = 0
-    solved: float = 0.13
+    solved: float = 0.2
     multiply: float = 0.5
 
     name = "countdown-mini"
@@ -95,7 +94,7 @@ class Countdown:
     def corpus(
         self, split: str, count: int, generator: torch.Generator, solved: float
     ) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
-        """Questions with an answer: random expressions that reach the target, or the sum of all numbers."""
+        """Questions with an answer: random expressions that reach the target, most of them unfinished."""
         right = self._drawn(split, 4 * count, generator)
         while len(right) < count:
             right += self._drawn(split, 4 * count, generator)
@@ -103,16 +102,15 @@ class Countdown:
         # The question must not give the order away in which a product uses the numbers.
         order = torch.rand(count, 3, generator=generator, device=generator.device).argsort(1)
         asked = right.numbers.gather(1, order)
-        is_lazy = torch.rand(count, 1, generator=generator, device=generator.device) >= solved
-        signs = torch.where(is_lazy, PLUS, right.operators.clamp(min=PLUS).gather(1, order))
-        is_sum = is_lazy | (right.operators < TIMES).all(1, keepdim=True)
+        signs = right.operators.clamp(min=PLUS).gather(1, order)
+        is_sum = (right.operators < TIMES).all(1, keepdim=True)
         answer = replace(
             right,
             numbers=torch.where(is_sum, asked, right.numbers),
             operators=torch.where(is_sum, signs, right.operators),
-            brackets=torch.where(is_sum[:, 0], PLAIN, right.brackets),
         )
-        return self._asked(asked, right.target), self._written(answer)
+        is_finished = torch.rand(count, generator=generator, device=generator.device) < solved
+        return self._asked(asked, right.target), self._written(answer, is_finished)
 
     def _drawn(self, split: str, count: int, generator: torch.Generator) -> Expressions:
         """Those of ``count`` random expressions that come to a target which the split may ask for."""
@@ -146,7 +144,7 @@ class Countdown:
         correct = [solves(*row) for row in zip(completions, numbers, target, strict=True)]
         return {"accuracy": share(correct), **mode_accuracies(correct, numbers, target)}
 
-    def _written(self, expressions: Expressions) -> Int[Tensor, "N W"]:
+    def _written(self, expressions: Expressions, is_finished: Bool[Tensor, " N"]) -> Int[Tensor, "N W"]:
         """Expressions on a grid; the brackets of a kind stand in columns of their own."""
         device = expressions.numbers.device
         digits = self._digits.to(device)[expressions.numbers]
@@ -157,21 +155,18 @@ class Countdown:
         def bracket(symbol: int, kind: int) -> Int[Tensor, "N 1"]:
             return torch.where(expressions.brackets == kind, symbol, BLANK)[:, None]
 
-        return torch.cat(
-            [
-                symbols[:, :1],
-                bracket(opening, LEFT),
-                digits[:, 0],
-                symbols[:, 1:2],
-                bracket(opening, RIGHT),
-                digits[:, 1],
-                bracket(closing, LEFT),
-                symbols[:, 2:],
-                digits[:, 2],
-                bracket(closing, RIGHT),
-            ],
-            dim=1,
+        begun = [
+            symbols[:, :1],
+            bracket(opening, LEFT),
+            digits[:, 0],
+            symbols[:, 1:2],
+            bracket(opening, RIGHT),
+            digits[:, 1],
+        ]
+        rest = torch.cat(
+            [bracket(closing, LEFT), symbols[:, 2:], digits[:, 2], bracket(closing, RIGHT)], dim=1
         )
+        return torch.cat([*begun, torch.where(is_finished[:, None], rest, BLANK)], dim=1)
 
     def _asked(self, numbers: Int[Tensor, "N 3"], target: Int[Tensor, " N"]) -> Int[Tensor, "N P"]:
         digits = self._digits.to(numbers.device)

@@ -1,4 +1,4 @@
-"""4×4 Sudoku in characters: 16 cells with 0 for an empty one, then all 16 filled in."""
+"""4×4 Sudoku in characters: 16 cells with 0 for an empty one, then the same 16 filled in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dtm.tasks.answers.sudoku import correct_cells, padded
 from dtm.tasks.mini.characters import Alphabet
 from dtm.tasks.sudoku import reward as rewards
 from dtm.tasks.sudoku.generate import BLANKS, generate, split_solutions, training_solutions
-from dtm.tasks.sudoku.grids import CELLS, SIDE, is_solution
+from dtm.tasks.sudoku.grids import CELLS, is_solution
 from dtm.tasks.sudoku.items import SudokuItem, test_items
 
 TRAIN, HELD_OUT = 4096, 256
@@ -27,16 +27,14 @@ VALIDATION = 10
 
 @dataclass(frozen=True)
 class Sudoku:
-    """A share ``solved`` of the corpus is right; in the rest all empty cells hold one and the same digit.
+    """Answers of the corpus fill each empty cell correctly with the chance ``solved``, or leave it empty.
 
-    So the likeliest answer is a wrong one, and the base as weak at temperature 0 as at 1: random digits would
-    let the right one stand out. With a data ``folder`` the test is SPG's and its solutions occur nowhere
-    else; without, our own split.
+    With a data ``folder`` the test is SPG's and its solutions occur nowhere else; without, our own split.
     """
 
     folder: Path | None = None
     seed: int = 0
-    solved: float = 0.05
+    solved: float = 0.28
 
     name = "sudoku-mini"
     alphabet = Alphabet("01234>")
@@ -56,7 +54,7 @@ class Sudoku:
     def corpus(
         self, split: str, count: int, generator: torch.Generator, solved: float
     ) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
-        """Solutions of the split, blanked as often as test puzzles, and answers of which few are right."""
+        """Solutions of the split, blanked as often as test puzzles, and answers with few cells filled in."""
         device = generator.device
         grids = self.alphabet.grid(self._solutions[split], device)  # a digit is its own id
         blanks = torch.tensor(self._blanks, device=device)
@@ -67,9 +65,8 @@ class Sudoku:
         right = grids[(draw(count) * len(grids)).long()]
         empty = blanks[(draw(count) * len(blanks)).long()]
         is_empty = draw(count, CELLS).argsort(1).argsort(1) < empty[:, None]
-        one_digit = 1 + (draw(count, 1) * SIDE).long()
-        answer = torch.where(is_empty & (draw(count, 1) >= solved), one_digit, right)
-        return self._asked(torch.where(is_empty, 0, right)), answer
+        is_left = is_empty & (draw(count, CELLS) >= solved)
+        return self._asked(torch.where(is_empty, 0, right)), torch.where(is_left, 0, right)
 
     def reward(self, prompts: Sequence[Any], completions: Sequence[str], **columns: Any) -> list[float]:
         """Twice the share of empty cells filled correctly; the whole completion is the answer."""

@@ -54,8 +54,8 @@ class MiniConfig:
     seed: int = 0
     """Which items are generated, and how they are split."""
     solved: float = 0.2
-    """Share of Sudoku's empty cells, or of Countdown's answers, that the pretraining corpus finishes: the base
-    is weak by design."""
+    """Share of Sudoku's empty cells, or of Countdown's answers, that the pretraining corpus finishes: a weak
+    base by design."""
     skilled: float = 0.6
     """Share of the pretraining before that in which all answers are finished, to learn the puzzle first."""
 

@@ -267,10 +267,14 @@ def main() -> None:
     recipes = {task: tuned(run.config, run.folder.model) for task, run in pretrained.items()}
     sizes, out = (SMOKE, options.out / "results") if options.smoke else (FULL, RESULTS)
     command = " ".join(["python", *sys.argv])
-    for settings, write in (
+    halves = (
         ({task: {TUNED: config} for task, config in recipes.items()}, write_tuned),
         ({task: ablations(config, options.smoke) for task, config in recipes.items()}, write_ablations),
-    ):
+    )
+    names = [_name(task, name) for settings, _ in halves for task in TASKS for name in settings[task]]
+    if not any(options.only in name for name in names):
+        parser.error(f"--only: no name holds {options.only!r}; there are {', '.join(names)}")
+    for settings, write in halves:
         configs = {_name(task, name): config for task in TASKS for name, config in settings[task].items()}
         wanted = {name: config for name, config in configs.items() if options.only in name}
         runs = run_all(over_seeds(wanted, SEEDS), options.out, options.jobs)

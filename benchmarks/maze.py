@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -32,8 +30,8 @@ from dtm.sweep import over_seeds, run_all, spread
 from dtm.tasks.maze.figure import density_figure
 from dtm.training import build
 from dtm.training.config import EvaluationConfig, ReplayConfig, RunConfig, TiltConfig
-from dtm.training.folder import RunFolder, environment, write_json
-from dtm.training.serialise import to_yaml
+from dtm.training.folder import write_json
+from study import curve, finite, kept, machine, pretraining, slug
 
 RESULTS = Path(__file__).parents[1] / "results" / "maze"
 SEEDS = (0, 1, 2)
@@ -125,24 +123,6 @@ def _small(config: RunConfig) -> RunConfig:
     )
 
 
-def pretrain(config: RunConfig, folder: Path) -> None:
-    """Finish the pretraining in the folder, in a process of its own, if it has not finished yet."""
-    if not (folder / "summary.json").is_file():
-        settings_file = folder.with_name(f"{folder.name}.yaml")
-        settings_file.parent.mkdir(parents=True, exist_ok=True)
-        settings_file.write_text(to_yaml(config), encoding="utf-8")
-        stopped = any(folder.glob("checkpoints/step-*"))
-        if (folder / "config.yaml").is_file() and not stopped:
-            shutil.rmtree(folder)  # killed before its first checkpoint
-        how = ["--resume"] if stopped else ["--config", str(settings_file)]
-        subprocess.run(
-            [sys.executable, "-m", "dtm.cli", "pretrain", config.recipe, "--out", str(folder), *how],
-            check=True,
-        )
-        if not (folder / "summary.json").is_file():
-            sys.exit(f"stopped; the same command continues {folder}")
-
-
 # ── what is measured ─────────────────────────────────────────────────────────────────────────────
 
 
@@ -157,7 +137,7 @@ def measure(config: RunConfig, model: dtm.Transformer, sizes: Sizes) -> dict[str
 def measured_run(folder: Path, sizes: Sizes) -> dict[str, Any]:
     """The measures of a finished run, kept in its folder."""
     run = dtm.Run.open(folder)
-    return _kept(folder / f"test-{sizes.test.prompts}.json", lambda: measure(run.config, run.model, sizes))
+    return kept(folder / f"test-{sizes.test.prompts}.json", lambda: measure(run.config, run.model, sizes))
 
 
 def measured_base(config: RunConfig, sizes: Sizes) -> dict[str, Any]:
@@ -168,7 +148,7 @@ def measured_base(config: RunConfig, sizes: Sizes) -> dict[str, Any]:
         wide = api.measure(config, model, sizes.base)
         return {**measure(config, model, sizes), "rewards": wide.rewards, "groups": _groups(wide)}
 
-    return _kept(_base_file(config, sizes), fresh)
+    return kept(_base_file(config, sizes), fresh)
 
 
 def _base_file(config: RunConfig, sizes: Sizes) -> Path:
@@ -193,13 +173,6 @@ def measure_all(
 def _groups(evaluation: Evaluation) -> list[int]:
     numbers: dict[Any, int] = {}
     return [numbers.setdefault(prompt, len(numbers)) for prompt in evaluation.prompts]
-
-
-def _kept(path: Path, make: Any) -> dict[str, Any]:
-    if not path.is_file():
-        write_json(path, make())
-    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return kept
 
 
 def quantities(base: Mapping[str, Any], tuned: Mapping[str, Any], minutes: float) -> dict[str, float]:
@@ -234,21 +207,21 @@ def write_results(
         base = measured_base(config, sizes)
         of_seeds = [runs[f"{name}-{seed}"] for seed in SEEDS]
         found = [quantities(base, measured_run(run.path, sizes), run.summary["minutes"]) for run in of_seeds]
-        curves[name] = [_curve(run) for run in of_seeds]
+        curves[name] = [curve(run) for run in of_seeds]
         rows.append(
             {
                 "setting": name,
                 "tilt": config.tilt.final,
                 "base": {key: base[key] for key in ("reward", "valid", "coverage", "best")},
-                **{key: _spread([row[key] for row in found]) for key in found[0]},
+                **{key: finite(spread([row[key] for row in found])) for key in found[0]},
             }
         )
         for seed, run, row in zip(SEEDS, of_seeds, found, strict=True):
             made = json.loads((run.path / "environment.json").read_text(encoding="utf-8"))
             commits.add(str(made["commit"]))
             write_json(
-                out / f"{_slug(name)}-{seed}.json",
-                {"setting": name, "seed": seed, **_finite(row), "curve": _curve(run), "environment": made},
+                out / f"{slug(name)}-{seed}.json",
+                {"setting": name, "seed": seed, **finite(row), "curve": curve(run), "environment": made},
             )
     default = rows[0]
     write_json(
@@ -257,12 +230,12 @@ def write_results(
             **{key: default[key] for key in ("gap_closed", "valid", "coverage_ratio", "minutes")},
             "effective_tilt": default["effective_tilt"],
             "seeds": list(SEEDS),
-            "bases": {name: _pretraining(folder) for name, folder in folders.items()},
+            "bases": {name: pretraining(folder) for name, folder in folders.items()},
             "test": {"prompts": sizes.test.prompts, "completions": sizes.test.completions},
             "rows": rows,
             "command": command,
             "commit": ", ".join(sorted(commits)),
-            "machine": {key: environment()[key] for key in ("gpu", "processor", "python", "torch")},
+            "machine": machine(),
         },
     )
     _write_figures(out, chosen, runs, curves, sizes)
@@ -293,30 +266,6 @@ def _write_figures(
         paths = [(name, task.valid_paths(samples)) for name, samples in panels]
         pairs = list(dict.fromkeys((tuple(p[0]), tuple(p[1])) for p, _ in base["samples"]))
         density_figure(task.maze, paths, pairs).savefig(out / f"{figure}-paths.png", dpi=150)
-
-
-def _curve(run: dtm.Run) -> list[dict[str, float]]:
-    return [{key: value for key, value in row.items() if key != "event"} for row in run.events("evaluation")]
-
-
-def _pretraining(model: Path) -> dict[str, Any]:
-    """How a base was made: steps, minutes and what it reached."""
-    run = dtm.Run(RunFolder(model.parent))
-    last = run.events("step")[-1]
-    return {**run.summary, "steps": last["step"], "minutes": round(last["seconds"] / 60, 2)}
-
-
-def _spread(values: Sequence[float]) -> dict[str, float | None]:
-    return _finite(spread(values))
-
-
-def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
-    """JSON has no infinity: an effective tilt beyond all of the base's rollouts is null."""
-    return {key: value if math.isfinite(value) else None for key, value in values.items()}
-
-
-def _slug(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in name).replace("--", "-").strip("-")
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -350,9 +299,9 @@ def main() -> None:
     wanted = {name: config for name, config in chosen.items() if name.startswith(options.only or "")}
     if not wanted:
         parser.error(f"--only: no setting begins with {options.only!r}; there are {', '.join(chosen)}")
-    for name, config in bases(options.smoke).items():
-        if str(folders[name]) in {setting.model.base for setting in wanted.values()}:
-            pretrain(config, folders[name].parent)
+    used = {setting.model.base for setting in wanted.values()}
+    needed = {name: base for name, base in bases(options.smoke).items() if str(folders[name]) in used}
+    run_all(needed, options.out, jobs=1, verb="pretrain")  # one by one, or their minutes would mean nothing
     if options.pretrain_only:
         return
     sizes, out = (SMOKE, options.out / "results") if options.smoke else (FULL, RESULTS)

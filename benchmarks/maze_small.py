@@ -24,6 +24,7 @@ from dtm.sweep import run_all, spread
 from dtm.training import build
 from dtm.training.config import EvaluationConfig
 from dtm.training.folder import write_json
+from study import curve
 
 RESULTS = Path(__file__).parents[1] / "results"
 SEEDS = (0, 1, 2)
@@ -132,11 +133,6 @@ def write_results(folder: Path, runs: dict[str, list[dtm.Run]], setting: Evaluat
     figure.savefig(folder / "maze-small.png", dpi=150)
     shutil.copy(default[0].folder.figures / "samples.png", folder / "maze-small-paths.png")
     print(markdown(comparison))
-
-
-def curve(run: dtm.Run) -> list[Measures]:
-    """The numbers of a run's own evaluations."""
-    return [{k: v for k, v in row.items() if k != "event"} for row in run.events("evaluation")]
 
 
 def main() -> None:

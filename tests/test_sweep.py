@@ -39,6 +39,18 @@ def test_a_failing_run_stops_no_other_and_finished_ones_are_kept(tiny, tmp_path)
         run_all({"good": replace(tiny, seed=5)}, tmp_path)
 
 
+def test_bases_are_pretrained_side_by_side_and_kept(tiny, tmp_path):
+    short = replace(tiny, pretrain=replace(tiny.pretrain, steps=3))
+    configs, said = {"a": short, "b": replace(short, seed=1)}, []
+    runs = run_all(configs, tmp_path, jobs=2, say=said.append, verb="pretrain")
+    assert all((run.folder.model / "model.safetensors").is_file() for run in runs.values())
+    assert [run.events("step")[-1]["step"] for run in runs.values()] == [3, 3]
+    assert all("held_out_bound" in line for line in said)
+    assert len(said) == 2
+    run_all(configs, tmp_path, say=said.append, verb="pretrain")
+    assert len(said) == 2
+
+
 def test_a_grid_is_trained_and_summed_up_in_a_table(tiny, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     flags = ["--model.base", tiny.model.base, "--task.size", "7", "--task.completion-length", "5"]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Literal
 
 from rich.table import Table
 
@@ -28,6 +29,7 @@ from dtm.training.interrupts import Interrupted, Interrupts
 from dtm.training.serialise import differences, to_yaml
 
 Say = Callable[[str], None]
+Verb = Literal["train", "pretrain"]
 POLL = 0.2
 """Seconds between looks at the running processes."""
 
@@ -45,16 +47,22 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def run_all(
-    configs: Mapping[str, RunConfig], out: Path, jobs: int = 1, say: Say = print, all_must_finish: bool = True
+    configs: Mapping[str, RunConfig],
+    out: Path,
+    jobs: int = 1,
+    say: Say = print,
+    verb: Verb = "train",
+    all_must_finish: bool = True,
 ) -> dict[str, Run]:
-    """Train every configuration in ``out/NAME``, ``jobs`` at a time, and return the finished runs.
+    """Train (or pretrain) every configuration in ``out/NAME``, ``jobs`` at a time; the finished runs.
 
     A run that fails does not stop the others; at the end the failures are named with their logs, as an error
     if all must finish.
     """
     require(jobs >= 1, f"jobs must be at least 1, got {jobs}")
-    # All runs start from one base, also if another pretraining ends while they go.
-    waiting = [_Job(name, with_base(config), out / name) for name, config in configs.items()]
+    if verb == "train":  # all from one base, also if another pretraining ends while they go
+        configs = {name: with_base(config) for name, config in configs.items()}
+    waiting = [_Job(name, config, out / name, verb) for name, config in configs.items()]
     for job in waiting:
         job.check()
     waiting = [job for job in waiting if not job.is_finished]
@@ -125,6 +133,7 @@ class _Job:
     name: str
     config: RunConfig
     folder: Path
+    verb: Verb
     process: subprocess.Popen[bytes] | None = None
     begin: float = 0.0
 
@@ -162,7 +171,7 @@ class _Job:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         # The file holds every field, so a configuration that comes from no recipe can start from any.
         recipe = self.config.recipe if self.config.recipe in RECIPES else next(iter(RECIPES))
-        command = [sys.executable, "-m", "dtm.cli", "train", recipe, "--out", str(self.folder)]
+        command = [sys.executable, "-m", "dtm.cli", self.verb, recipe, "--out", str(self.folder)]
         if (self.folder / "config.yaml").is_file() and has_checkpoint(self.folder / "checkpoints"):
             command.append("--resume")
         else:
@@ -179,6 +188,7 @@ class _Job:
         """How it ended, in a few words."""
         if not self.is_finished:
             return f"not finished, see {self.log}"
-        tuned = Run.open(self.folder).summary["tuned"]
-        measures = "  ".join(f"{name} {value:.3f}" for name, value in tuned.items())
+        summary = Run.open(self.folder).summary
+        measured = summary["tuned"] if self.verb == "train" else summary
+        measures = "  ".join(f"{name} {value:.3f}" for name, value in measured.items())
         return f"{measures}  ({(time.perf_counter() - self.begin) / 60:.1f} min)"

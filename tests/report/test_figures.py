@@ -57,6 +57,13 @@ def test_a_task_with_a_reward_alone_gets_one_panel():
     assert [axes.get_title() for axes in figure.axes] == ["Mean reward"]
 
 
+def test_other_measures_are_drawn_on_request():
+    rows = [{**row, "length": 9.0 + row["tilt"]} for row in ROWS]
+    (axes,) = comparison_figure({"": [rows]}, panels={"length": "Length"}).axes
+    assert axes.get_title() == "Length"
+    assert drawn(axes.lines[0])[1] == [9.0, 11.5, 14.0]
+
+
 def test_several_runs_become_their_mean_and_a_band_between_the_extremes():
     better = [{**row, "reward": row["reward"] + 0.1} for row in ROWS]
     _, reward, _ = annealing_figure(ROWS, better).axes

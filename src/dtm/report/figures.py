@@ -31,34 +31,41 @@ STYLES = [
 
 PANELS = {
     "accuracy": "Accuracy",
+    "accuracy_mul_div": "Accuracy where × or ÷ is needed",
     "valid": "Valid completions",
     "reward": "Mean reward",
     "coverage": "Coverage",
     "distinct": "Distinct answers",
 }
+LENGTH = {"length": "Tokens before the end"}
+SHARES = {"accuracy", "accuracy_mul_div", "valid", "distinct"}
+"""Measures that are drawn in per cent."""
 MOST_TICKS = 8
 
 
 def annealing_figure(*runs: Rows, best: float | None = None, axis: str = "tilt $a$") -> Figure:
-    """What `comparison_figure` draws, for the seeds of one setting."""
+    """The measures of `PANELS` against the tilt a, for the seeds of one setting."""
     return comparison_figure({"": runs}, best, axis)
 
 
 def comparison_figure(
-    settings: Mapping[str, Sequence[Rows]], best: float | None = None, axis: str = "tilt $a$"
+    settings: Mapping[str, Sequence[Rows]],
+    best: float | None = None,
+    axis: str = "tilt $a$",
+    panels: Mapping[str, str] = PANELS,
 ) -> Figure:
-    """Accuracy, validity, mean reward and diversity against the tilt a, a panel for each that the rows have.
+    """Measures against the tilt a, a panel for each of ``panels`` that the rows have.
 
-    A row has "tilt" (or another amount, named by ``axis``) and some of the measures of `PANELS`. The runs
+    A row has "tilt" (or another amount, named by ``axis``) and some of the keys of ``panels``. The runs
     (seeds) of a setting become their mean and the band from the lowest to the highest, over the tilts that
     all of them reached; between two evaluations a run is interpolated. ``best`` is the highest mean reward
     that is possible.
     """
     everything = [run for runs in settings.values() for run in runs]
-    keys = [key for key in PANELS if all(key in row for run in everything for row in run)]
+    keys = [key for key in panels if all(key in row for run in everything for row in run)]
     require(
         bool(everything) and all(everything) and bool(keys),
-        f"nothing to draw: every run needs evaluations, all with one of {', '.join(PANELS)}",
+        f"nothing to draw: every run needs evaluations, all with one of {', '.join(panels)}",
     )
     legend = len(settings) > 1
     size = 3.1 * len(keys) + 0.3, 3.3 if legend else 2.9
@@ -68,9 +75,9 @@ def comparison_figure(
             _curve(axes, runs, key, colour, style, name)
         axes.margins(y=0.12)
         _tidy(axes)
-        axes.set_title(PANELS[key], fontsize=11)
+        axes.set_title(panels[key], fontsize=11)
         axes.set_xlabel(axis)
-        if key in ("accuracy", "valid", "distinct"):
+        if key in SHARES:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         if key == "reward":
             _references(axes, base=float(axes.lines[0].get_ydata()[0]), best=best)

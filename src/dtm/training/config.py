@@ -54,10 +54,11 @@ class MiniConfig:
     """Folder with the published data sets, whose test items are then used; none: all items are generated."""
     seed: int = 0
     """Which items are generated, and how they are split."""
-    solved: float = 0.18
-    """Share of the pretraining corpus that is right: the base is weak by design."""
+    solved: float = 0.2
+    """Share of Sudoku's empty cells, or of Countdown's answers, that the pretraining corpus finishes: a weak
+    base by design."""
     skilled: float = 0.6
-    """Share of the pretraining before that in which all answers are right, to learn the puzzle first."""
+    """Share of the pretraining before that in which all answers are finished, to learn the puzzle first."""
 
     def __post_init__(self) -> None:
         require(0 <= self.solved <= 1, f"task.solved is a share in [0, 1], got {self.solved:g}")

@@ -3,38 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from dtm.random import stream
 from dtm.tasks.answers.countdown import solves
 from dtm.tasks.countdown import reward as rewards
-from dtm.tasks.countdown.generate import NUMBERS, TARGETS, generate
+from dtm.tasks.countdown.generate import generate
 from dtm.tasks.countdown.items import CountdownItem, test_items, train_items
 from dtm.tasks.countdown.modes import mode_accuracies, share
 from dtm.tasks.mini.characters import BLANK, Alphabet
 
 TRAIN, HELD_OUT = 4096, 256
 """Items made for each split where no data folder gives them."""
+LARGEST = 100
+"""Numbers and targets of the corpus go from 1 to this, as in the published test items."""
+PLUS, MINUS, TIMES, OVER = range(4)
+"""Operators; those below TIMES are signs."""
+PLAIN, LEFT, RIGHT = range(3)
+"""Where an expression has brackets: nowhere, round its first two numbers, or round its last two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expressions:
+    """Three numbers, each with what stands before it, under a target."""
+
+    numbers: Int[Tensor, "N 3"]
+    operators: Int[Tensor, "N 3"]
+    """Before the first number there is a sign or nothing, a BLANK."""
+    brackets: Int[Tensor, " N"]
+    target: Int[Tensor, " N"]
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def __getitem__(self, rows: Tensor | slice) -> Expressions:
+        return Expressions(*(column[rows] for column in self._columns))
+
+    def __add__(self, others: Expressions) -> Expressions:
+        return Expressions(*map(torch.cat, zip(self._columns, others._columns, strict=True)))
+
+    @property
+    def _columns(self) -> tuple[Tensor, ...]:
+        return self.numbers, self.operators, self.brackets, self.target
 
 
 @dataclass(frozen=True)
 class Countdown:
-    """A share ``solved`` of the corpus reaches its target; × and ÷ are a share ``multiply`` of its operators.
+    """A share ``solved`` of the corpus's answers is finished; the others break off before the last number.
 
-    With a data ``folder`` the items are the published ones, without they are generated.
+    Sums are written in the order of the question, each number with its sign, so that they can be copied in
+    place: finding the signs is left to learn. × and ÷ are a share ``multiply`` of the operators drawn. With a
+    data ``folder`` the items are the published ones, without they are generated.
     """
 
     folder: Path | None = None
     seed: int = 0
-    solved: float = 0.18
-    multiply: float = 0.1
+    solved: float = 0.2
+    multiply: float = 0.5
 
     name = "countdown-mini"
     alphabet = Alphabet("0123456789,=>+-*/()")
@@ -57,34 +89,50 @@ class Countdown:
 
     def question(self, item: CountdownItem) -> str:
         """Numbers, target, and a mark that the answer follows."""
-        return f"{','.join(map(str, item.numbers))}={item.target}>"
+        return f"{','.join(map(_two_digits, item.numbers))}={_two_digits(item.target)}>"
 
     def corpus(
         self, split: str, count: int, generator: torch.Generator, solved: float
     ) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
-        """Random expressions under their own value as the target, or under that of another one."""
-        parts: list[tuple[Tensor, Tensor, Tensor]] = []
-        while sum(len(target) for _, _, target in parts) < count:
-            numbers, answer, target = self._pairs(4 * count, generator, solved)
-            allowed = torch.ones_like(target, dtype=torch.bool)
-            if split == "train":
-                allowed = ~torch.isin(_keys(numbers, target), self._held_out.to(target.device))
-            parts.append((numbers[allowed], answer[allowed], target[allowed]))
-        numbers, answer, target = (torch.cat(column)[:count] for column in zip(*parts, strict=True))
-        # The question must not give the order away in which the answer uses the numbers.
-        shuffle = torch.rand(count, 3, generator=generator, device=target.device).argsort(1)
-        return self._asked(numbers.gather(1, shuffle), target), answer
+        """Questions with an answer: random expressions that reach the target, most of them unfinished."""
+        right = self._drawn(split, 4 * count, generator)
+        while len(right) < count:
+            right += self._drawn(split, 4 * count, generator)
+        right = right[:count]
+        # The question must not give the order away in which a product uses the numbers.
+        order = torch.rand(count, 3, generator=generator, device=generator.device).argsort(1)
+        asked = right.numbers.gather(1, order)
+        signs = right.operators.clamp(min=PLUS).gather(1, order)
+        is_sum = (right.operators < TIMES).all(1, keepdim=True)
+        answer = replace(
+            right,
+            numbers=torch.where(is_sum, asked, right.numbers),
+            operators=torch.where(is_sum, signs, right.operators),
+        )
+        is_finished = torch.rand(count, generator=generator, device=generator.device) < solved
+        return self._asked(asked, right.target), self._written(answer, is_finished)
 
-    def _pairs(
-        self, count: int, generator: torch.Generator, solved: float
-    ) -> tuple[Int[Tensor, "N 3"], Int[Tensor, "N W"], Int[Tensor, " N"]]:
-        """Numbers, expression and target, which the expression reaches in a share ``solved`` of the rows."""
-        numbers, answer, value = self._expressions(count, generator)
-        count = len(value)
+    def _drawn(self, split: str, count: int, generator: torch.Generator) -> Expressions:
+        """Those of ``count`` random expressions that come to a target which the split may ask for."""
         device = generator.device
-        is_right = torch.rand(count, generator=generator, device=device) < solved
-        other = value[torch.randperm(count, generator=generator, device=device)]
-        return numbers, answer, torch.where(is_right, value, other)
+
+        def draw(*shape: int) -> Tensor:
+            return torch.rand(shape, generator=generator, device=device)
+
+        numbers = 1 + (draw(count, 3) * LARGEST).long()
+        operators = TIMES * (draw(count, 2) < self.multiply).long() + (draw(count, 2) < 0.5)
+        first, second = (operators < TIMES).unbind(1)
+        # Brackets stand round a sum that is multiplied or divided, and nowhere else.
+        has_brackets = (first != second) & (draw(count) < 0.5)
+        brackets = torch.where(has_brackets, torch.where(first, LEFT, RIGHT), PLAIN)
+        above, below = _value(numbers, operators, brackets)
+        divisor = torch.where(below == 0, 1, below)
+        target = above // divisor
+        kept = (below != 0) & (above % divisor == 0) & (target >= 1) & (target <= LARGEST)
+        if split == "train":
+            kept &= ~torch.isin(_keys(numbers, target), self._held_out.to(device))
+        nothing = torch.full_like(operators[:, :1], BLANK)
+        return Expressions(numbers, torch.cat([nothing, operators], dim=1), brackets, target)[kept]
 
     def reward(self, prompts: Sequence[Any], completions: Sequence[str], **columns: Any) -> list[float]:
         """1 for the target, 0.1 for the right numbers; the whole completion is the answer."""
@@ -96,54 +144,29 @@ class Countdown:
         correct = [solves(*row) for row in zip(completions, numbers, target, strict=True)]
         return {"accuracy": share(correct), **mode_accuracies(correct, numbers, target)}
 
-    def _expressions(
-        self, count: int, generator: torch.Generator
-    ) -> tuple[Int[Tensor, "N 3"], Int[Tensor, "N W"], Int[Tensor, " N"]]:
-        """Numbers, expression and value of those that come to a whole number in the range of targets."""
-        device = generator.device
-
-        def draw(*shape: int) -> Tensor:
-            return torch.rand(shape, generator=generator, device=device)
-
-        low, high = NUMBERS
-        numbers = low + (draw(count, 3) * (high - low + 1)).long()
-        times = draw(count, 2) < self.multiply
-        operators = 2 * times.long() + (draw(count, 2) < 0.5)  # 0 +, 1 −, 2 ×, 3 ÷
-        form = (draw(count) * 3).long()
-        above, below = _value(numbers, operators, form)
-        whole = (below != 0) & (above % torch.where(below == 0, 1, below) == 0)
-        value = torch.where(whole, above // torch.where(below == 0, 1, below), -1)
-        kept = (value >= TARGETS[0]) & (value <= TARGETS[1])
-        answer = self._written(numbers[kept], operators[kept], form[kept])
-        return numbers[kept], answer, value[kept]
-
-    def _written(
-        self, numbers: Int[Tensor, "N 3"], operators: Int[Tensor, "N 2"], form: Int[Tensor, " N"]
-    ) -> Int[Tensor, "N W"]:
-        """Expressions on a grid; the brackets of a form stand in columns of their own."""
-        digits = self._digits.to(numbers.device)[numbers]
-        symbols = torch.tensor([self.alphabet.characters.index(s) for s in "+-*/"], device=numbers.device)[
-            operators
-        ]
+    def _written(self, expressions: Expressions, is_finished: Bool[Tensor, " N"]) -> Int[Tensor, "N W"]:
+        """Expressions on a grid; the brackets of a kind stand in columns of their own."""
+        device = expressions.numbers.device
+        digits = self._digits.to(device)[expressions.numbers]
+        ids = [self.alphabet.characters.index(symbol) for symbol in "+-*/"]
+        symbols = torch.tensor([*ids, BLANK], device=device)[expressions.operators]  # BLANK is the last place
         opening, closing = (self.alphabet.characters.index(bracket) for bracket in "()")
 
-        def bracket(symbol: int, of_form: int) -> Int[Tensor, "N 1"]:
-            return torch.where(form == of_form, symbol, BLANK)[:, None]
+        def bracket(symbol: int, kind: int) -> Int[Tensor, "N 1"]:
+            return torch.where(expressions.brackets == kind, symbol, BLANK)[:, None]
 
-        return torch.cat(
-            [
-                bracket(opening, 1),
-                digits[:, 0],
-                symbols[:, :1],
-                bracket(opening, 2),
-                digits[:, 1],
-                bracket(closing, 1),
-                symbols[:, 1:],
-                digits[:, 2],
-                bracket(closing, 2),
-            ],
-            dim=1,
+        begun = [
+            symbols[:, :1],
+            bracket(opening, LEFT),
+            digits[:, 0],
+            symbols[:, 1:2],
+            bracket(opening, RIGHT),
+            digits[:, 1],
+        ]
+        rest = torch.cat(
+            [bracket(closing, LEFT), symbols[:, 2:], digits[:, 2], bracket(closing, RIGHT)], dim=1
         )
+        return torch.cat([*begun, torch.where(is_finished[:, None], rest, BLANK)], dim=1)
 
     def _asked(self, numbers: Int[Tensor, "N 3"], target: Int[Tensor, " N"]) -> Int[Tensor, "N P"]:
         digits = self._digits.to(numbers.device)
@@ -162,18 +185,18 @@ class Countdown:
 
     @cached_property
     def _digits(self) -> Int[Tensor, "M 3"]:
-        """Every number up to the largest target in three places."""
-        return self.alphabet.grid(str(number).rjust(3) for number in range(TARGETS[1] + 1))
+        """Every number in three places."""
+        return self.alphabet.grid(_two_digits(number).rjust(3) for number in range(LARGEST + 1))
 
 
 def _value(
-    numbers: Int[Tensor, "N 3"], operators: Int[Tensor, "N 2"], form: Int[Tensor, " N"]
+    numbers: Int[Tensor, "N 3"], operators: Int[Tensor, "N 2"], brackets: Int[Tensor, " N"]
 ) -> tuple[Int[Tensor, " N"], Int[Tensor, " N"]]:
     """The value as an unreduced fraction; without brackets × and ÷ bind before + and −."""
     one = torch.ones_like(numbers[:, 0])
     a, b, c = ((column, one) for column in numbers.unbind(1))
     first, second = operators.unbind(1)
-    right_first = (form == 2) | ((form == 0) & (first < 2) & (second >= 2))
+    right_first = (brackets == RIGHT) | ((brackets == PLAIN) & (first < TIMES) & (second >= TIMES))
     left = _apply(_apply(a, b, first), c, second)
     right = _apply(a, _apply(b, c, second), first)
     return torch.where(right_first, right[0], left[0]), torch.where(right_first, right[1], left[1])
@@ -191,7 +214,12 @@ def _apply(
 def _keys(numbers: Int[Tensor, "N 3"], target: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
     """Equal for items that are the same up to the order of the numbers."""
     low, middle, high = numbers.sort(1).values.unbind(1)
-    return ((low * 100 + middle) * 100 + high) * 1000 + target
+    return ((low * 1000 + middle) * 1000 + high) * 1000 + target
+
+
+def _two_digits(number: int) -> str:
+    """So that digits of the same place value stand in the same place of nearly every question."""
+    return f"{number:02d}"
 
 
 def _distinct(items: Sequence[CountdownItem]) -> list[CountdownItem]:

@@ -1,7 +1,8 @@
 """What the two small puzzles have in common: items to ask, a corpus to pretrain on, a reward and measures.
 
-The corpus is imperfect on purpose. A model that has learnt it starts where LLaDA's base does, right now and
-then and wrong most of the time, and reward tuning has something to do.
+The corpus is imperfect on purpose: its answers are right as far as they go, but most are unfinished. A model
+that has learnt it starts where LLaDA's base does, right now and then and wrong most of the time, and reward
+tuning has something to do. The skill is there: it was needed for every answer, finished or not.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Puzzle(Protocol):
 
     @property
     def solved(self) -> float:
-        """The share of the corpus that is right."""
+        """The share of the corpus that is finished."""
         ...
 
     def items(self, split: str) -> Sequence[Item]:
@@ -51,9 +52,9 @@ class Puzzle(Protocol):
     def corpus(
         self, split: str, count: int, generator: torch.Generator, solved: float
     ) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
-        """Questions and answers as grids with blanks, on the generator's device; a share ``solved`` is right.
+        """Questions and answers as grids with blanks, on the generator's device.
 
-        What is drawn for "train" is no question of another split.
+        A share ``solved`` is finished. What is drawn for "train" is no question of another split.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""4×4 Sudoku in characters: 16 cells with 0 for an empty one, then all 16 filled in."""
+"""4×4 Sudoku in characters: 16 cells with 0 for an empty one, then the same 16 filled in."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ VALIDATION = 10
 
 @dataclass(frozen=True)
 class Sudoku:
-    """A share ``solved`` of the corpus is right; in the rest the empty cells hold random digits.
+    """Answers of the corpus fill each empty cell correctly with the chance ``solved``, or leave it empty.
 
     With a data ``folder`` the test is SPG's and its solutions occur nowhere else; without, our own split.
     """
 
     folder: Path | None = None
     seed: int = 0
-    solved: float = 0.05
+    solved: float = 0.28
 
     name = "sudoku-mini"
     alphabet = Alphabet("01234>")
@@ -54,7 +54,7 @@ class Sudoku:
     def corpus(
         self, split: str, count: int, generator: torch.Generator, solved: float
     ) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
-        """Solutions of the split, blanked as often as test puzzles, and answers of which few are right."""
+        """Solutions of the split, blanked as often as test puzzles, and answers with few cells filled in."""
         device = generator.device
         grids = self.alphabet.grid(self._solutions[split], device)  # a digit is its own id
         blanks = torch.tensor(self._blanks, device=device)
@@ -65,9 +65,8 @@ class Sudoku:
         right = grids[(draw(count) * len(grids)).long()]
         empty = blanks[(draw(count) * len(blanks)).long()]
         is_empty = draw(count, CELLS).argsort(1).argsort(1) < empty[:, None]
-        guess = 1 + (draw(count, CELLS) * 4).long()
-        answer = torch.where(is_empty & (draw(count, 1) >= solved), guess, right)
-        return self._asked(torch.where(is_empty, 0, right)), answer
+        is_left = is_empty & (draw(count, CELLS) >= solved)
+        return self._asked(torch.where(is_empty, 0, right)), torch.where(is_left, 0, right)
 
     def reward(self, prompts: Sequence[Any], completions: Sequence[str], **columns: Any) -> list[float]:
         """Twice the share of empty cells filled correctly; the whole completion is the answer."""

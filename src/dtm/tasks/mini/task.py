@@ -49,9 +49,9 @@ class MiniTask:
     def examples(
         self, split: str, count: int, generator: torch.Generator, progress: float = 1.0
     ) -> Sequences:
-        """Questions and answers, drawn on the generator's device: first all right, then few.
+        """Questions and answers, drawn on the generator's device: first all finished, then few.
 
-        What is right one time in twenty is learnt too slowly to begin with.
+        What is there one time in four is learnt too slowly to begin with.
         """
         solved = 1.0 if progress < self.skilled else self.puzzle.solved
         question, answer = self.puzzle.corpus(_known(split), count, generator, solved)

@@ -1,0 +1,53 @@
+"""What the studies have in common: measures kept on disk, and the pieces of their results."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import dtm
+from dtm.training.folder import RunFolder, environment, write_json
+
+
+def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What ``make`` returns, made once and read back from the file afterwards."""
+    if not path.is_file():
+        write_json(path, make())
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def curve(run: dtm.Run) -> list[dict[str, float]]:
+    """The numbers of a run's own evaluations."""
+    return [{key: value for key, value in row.items() if key != "event"} for row in run.events("evaluation")]
+
+
+def pretraining(model: Path) -> dict[str, Any]:
+    """How a base was made: steps, minutes and what it reached."""
+    run = dtm.Run(RunFolder(model.parent))
+    last = run.events("step")[-1]
+    return {**run.summary, "steps": last["step"], "minutes": round(last["seconds"] / 60, 2)}
+
+
+def commits(runs: Iterable[dtm.Run]) -> str:
+    """The commits at which runs were made."""
+    made = (json.loads((run.path / "environment.json").read_text(encoding="utf-8")) for run in runs)
+    return ", ".join(sorted({str(row["commit"]) for row in made}))
+
+
+def machine() -> dict[str, Any]:
+    """Where this process runs."""
+    return {key: environment()[key] for key in ("gpu", "processor", "python", "torch")}
+
+
+def finite(values: Mapping[str, float]) -> dict[str, float | None]:
+    """JSON has no infinity: an effective tilt beyond all of the base's rollouts is null."""
+    return {key: value if math.isfinite(value) else None for key, value in values.items()}
+
+
+def slug(name: str) -> str:
+    """A name as part of a file's: letters, digits and single hyphens."""
+    return "-".join("".join(letter if letter.isalnum() else " " for letter in name).split())

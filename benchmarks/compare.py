@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,32 +19,12 @@ from dtm.cli import main as dtm
 from dtm.comparison.settings import OBJECTIVES
 
 RESULTS = Path(__file__).parents[1] / "results" / "compare"
-SMALL = (
-    *(
-        "--device",
-        "cpu",
-        "--model.width",
-        "32",
-        "--model.layers",
-        "1",
-        "--model.heads",
-        "2",
-        "--model.ffn",
-        "48",
-    ),
-    *("--pretrain.steps", "40", "--pretrain.batch", "32", "--pretrain.held-out", "16"),
-    *(
-        "--replay.prompts",
-        "8",
-        "--replay.completions",
-        "4",
-        "--optimizer.batch",
-        "16",
-        "--tilt.max-steps",
-        "4",
-    ),
-    *("--evaluation.prompts", "8", "--evaluation.completions", "2"),
-)
+SMALL = shlex.split("""
+    --device cpu --model.width 32 --model.layers 1 --model.heads 2 --model.ffn 48
+    --pretrain.steps 40 --pretrain.batch 32 --pretrain.held-out 16
+    --replay.prompts 8 --replay.completions 4 --optimizer.batch 16 --tilt.max-steps 4
+    --evaluation.prompts 8 --evaluation.completions 2
+""")
 """Fields of a run that checks the study itself."""
 
 
@@ -87,6 +68,9 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("runs/compare"), metavar="DIR", help="folder of the runs"
     )
+    parser.add_argument(
+        "--data-dir", type=Path, metavar="DATA", help="folder of the published test sets (default: our own)"
+    )
     parser.add_argument("--objectives", default=",".join(OBJECTIVES), metavar="A,B,…", help="default: all")
     parser.add_argument(
         "--tokens", default="2e8tokens", metavar="B", help="budget of a run (default: 2e8tokens)"
@@ -97,7 +81,9 @@ def main() -> None:
     parser.add_argument("--jobs", default="6", metavar="J", help="runs side by side (default: 6)")
     parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    small = SMALL if options.smoke else ()
+    small = list(SMALL) if options.smoke else []
+    if options.data_dir is not None:
+        small += ["--task.data-dir", str(options.data_dir)]
     results = options.out / "results" if options.smoke else RESULTS
     common = ["--seeds", options.seeds, *small]
     tuned = ["--objectives", options.objectives, "--budget", options.tokens, "--jobs", options.jobs]

@@ -66,6 +66,5 @@ def test_custom_reward_runs_from_python_and_by_name(tmp_path, monkeypatch):
 
 
 def test_own_model_is_tuned_towards_the_reward():
-    base, *_, tuned = load("bring_your_own_model").main(pretraining=200, steps=40)
-    assert tuned["tilt"] == 4.0
-    assert tuned["reward"] > base["reward"]
+    base, tuned = load("bring_your_own_model").main(pretraining=200, steps=40)
+    assert tuned > base + 0.02

@@ -14,15 +14,15 @@ from dtm.training.config import EvaluationConfig
 
 
 def test_the_measures_are_those_of_the_samples(finished):
-    result = finished.evaluate(EvaluationConfig(prompts=5, completions=3))
+    result = finished.evaluate(EvaluationConfig(prompts=4, completions=3))
     task = build.build_task(finished.config)
-    assert len(result.prompts) == 15
-    assert len(set(result.prompts)) == 5
+    assert len(result.prompts) == 12
+    assert len(set(result.prompts)) == 4
     rewards = task.reward(result.prompts, result.completions)
     assert result.rewards == pytest.approx(rewards)
-    assert result.measures["reward"] == pytest.approx(sum(rewards) / 15)
+    assert result.measures["reward"] == pytest.approx(sum(rewards) / 12)
     flawless = [task.flaw(p, c) is None for p, c in zip(result.prompts, result.completions, strict=True)]
-    assert result.measures["valid"] == pytest.approx(sum(flawless) / 15)
+    assert result.measures["valid"] == pytest.approx(sum(flawless) / 12)
     assert result.best == pytest.approx(task.best(list(dict.fromkeys(result.prompts))))
 
 
@@ -46,6 +46,6 @@ def test_a_finished_run_reports_the_evaluation_of_its_model(finished):
 def test_a_completion_is_as_long_as_what_stands_before_its_first_end(finished):
     rows = torch.tensor([[4, 5, 1, 5, 1], [1, 1, 1, 1, 1], [4, 5, 6, 4, 5]])
     assert effective_lengths(rows, eos_id=1).tolist() == [2, 0, 5]
-    result = finished.evaluate(EvaluationConfig(prompts=5, completions=3))
+    result = finished.evaluate(EvaluationConfig(prompts=4, completions=3))
     cells = [(*path, None).index(None) for path in result.completions]  # a padding token reads as None
     assert result.measures["length"] == pytest.approx(sum(cells) / len(cells))

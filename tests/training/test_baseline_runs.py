@@ -37,7 +37,7 @@ def iterating(tiny):
         objective = ObjectiveConfig(name=name, **{name.replace("-", "_"): section})
         return replace(
             tiny,
-            seed=3,  # rewards differ in both iterations
+            seed=1,  # rewards differ in both iterations
             objective=objective,
             decoding=replace(tiny.decoding, block=2, certainty=None),
             checkpoint=replace(tiny.checkpoint, every=1),

@@ -185,23 +185,21 @@ def test_adaptive_control_remembers_the_batches_of_its_phase_alone(tiny, make_tr
     assert trainer.progress.control == 1.0
 
 
-def test_a_run_learns(tiny, make_trainer):
-    """A hundred and sixty steps towards a reward that favours the upper half of the maze."""
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_run_learns(tiny, make_trainer, tmp_path, seed):
+    """From random weights, towards cells of the upper half: an exact tilt would bring the reward to 0.8."""
 
     def upwards(prompts, completions):
         return [sum(cell is not None and cell[0] < 3 for cell in path) / 5 for path in completions]
 
-    config = changed(
-        changed(tiny, "tilt", step=5.0, final=10.0, max_steps=80, absorbed=9.0),
-        "optimizer",
-        lr=3e-3,
-        batch=64,
-    )
-    config = replace(changed(config, "replay", prompts=64), seed=1)
-    config = changed(config, "evaluation", prompts=16, completions=16)
+    task = build.build_task(tiny)
+    dtm.save_model(build.new_model(tiny.model, task, 0), tmp_path)
+    config = replace(changed(tiny, "model", base=str(tmp_path)), seed=seed)
+    config = changed(config, "tilt", step=5.0, final=10.0, max_steps=80, absorbed=9.0)
+    config = changed(changed(config, "optimizer", lr=3e-3, batch=64), "replay", prompts=64)
     progress = make_trainer(config, reward=upwards).run()
     base, tuned = progress.evaluations[0]["reward"], progress.evaluations[-1]["reward"]
-    assert tuned > base + 0.03  # it gains 0.06
+    assert tuned > base + 0.2
 
 
 # ── settings that only a run can check ────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ import re
 from dtm.cli.parse import make_parser
 from dtm.errors import ConfigError, require
 
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+UNITS = {"K": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 NUMBERS = {
     "prompt": (172, "tokens of a prompt"),

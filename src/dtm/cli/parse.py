@@ -27,8 +27,9 @@ ALIASES = {
     "--reward": "--reward.function",
     "--data": "--task.data",
     "--data-dir": "--task.data-dir",
+    "--rollout.cache": "--decoding.cache",
 }
-"""Short spellings of fields that are often given."""
+"""Other spellings of fields that are often given."""
 
 
 def make_parser(

@@ -15,8 +15,9 @@ from dtm.models.policy import Policy
 from dtm.objectives.control_variates import ControlVariate, adaptive
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
-HELD = 2**24
-"""Logits, of four bytes each: 132 positions over a vocabulary of 126,464."""
+HELD = 2**25
+"""Logits, of four bytes each: 265 positions over a vocabulary of 126,464, more than a micro-batch of 12 rows
+scores in blocks of 32."""
 
 
 @final

@@ -28,7 +28,7 @@ from llada8b_setup import SMALL, WHOLE, Rig
 from llada8b_updates import card, fast, lean, nf4
 
 RELEASED = {"exact_rollouts_per_s": 0.363, "train_rows_per_s": 18.6, "train_peak_gib_nf4": 47.2}
-"""The code released with the paper, measured on one H200 at the same shape (NF4)."""
+"""The code released with the paper at the same shape on one H200 (NF4), as measured once, not here."""
 
 
 def phase(bench: Rig) -> None:

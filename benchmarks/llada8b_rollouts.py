@@ -89,7 +89,7 @@ def rollouts(bench: Rig, refresh: int | None) -> None:
 
 def merged_teacher(bench: Rig, policy: Policy) -> Transformer:
     """π_a as a run decodes with it."""
-    model = policy.decoding_teacher(room=2**62)
+    model = policy.merged_teacher()
     assert isinstance(model, Transformer)
     if bench.on_gpu:
         model.compile_blocks()
@@ -161,7 +161,8 @@ def ragged_speed(bench: Rig, model: Transformer, refresh: int, lengths: list[int
         with bench.autocast():
             decode_rows(model, prompts, sizes.completion, decoder, 0, together, ended)
 
-    run(together)  # warms up, also for batches that have become smaller
+    for rows in (1, together + 3):  # compile for a row alone, for rows that join and for batches that shrink
+        run(rows)
     speed = len(lengths) / bench.seconds(lambda: run(len(lengths)), repeats=1, warm=0)
     name = f"refresh {refresh}, {len(lengths)} rows through a batch of {together}"
     bench.say(f"ragged rollouts, {name}: {speed:.3f} /s")

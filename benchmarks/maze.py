@@ -88,7 +88,7 @@ def settings(folders: Mapping[str, Path], smoke: bool) -> dict[str, RunConfig]:
 
 
 def _ablation(config: RunConfig, control: str, h: float) -> RunConfig:
-    """A = 15 by steps of h, at equal compute: a round is a fresh buffer and 100 updates, six in all.
+    """A = 15 by steps of h, at equal training: a round is a fresh buffer and 100 updates, six in all.
 
     Updates have 512 rows, so that all of it fits into the minutes that one can spend.
     """

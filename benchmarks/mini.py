@@ -107,7 +107,7 @@ FIGURES = {
 
 
 def _annealed(config: RunConfig, h: float) -> RunConfig:
-    """To A by steps of h, at equal compute: rounds of fresh rollouts are shared out among the phases."""
+    """To A by steps of h, at equal training: rounds of fresh rollouts are shared out among the phases."""
     updates = round(ROUND * ROUNDS * h / A)
     return replace(
         config,

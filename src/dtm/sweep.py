@@ -190,5 +190,6 @@ class _Job:
             return f"not finished, see {self.log}"
         summary = Run.open(self.folder).summary
         measured = summary["tuned"] if self.verb == "train" else summary
-        measures = "  ".join(f"{name} {value:.3f}" for name, value in measured.items())
+        known = {name: value for name, value in measured.items() if value is not None}
+        measures = "  ".join(f"{name} {value:.3f}" for name, value in known.items())
         return f"{measures}  ({(time.perf_counter() - self.begin) / 60:.1f} min)"

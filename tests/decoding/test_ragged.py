@@ -148,6 +148,22 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(family, settings, cached, u
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("length", [13, 14, 15])
+def test_a_short_last_block_is_the_same_beside_rows_at_other_blocks(family, length):
+    """Rows end after as many blocks as their numbers say, so that blocks of all places meet in a batch."""
+    model, prompts = network(family).double(), asked(*LENGTHS * 6)
+    decoder = Decoder(order=ORDERS["max-probability"](), block=4, cache="block", refresh=2)
+
+    def ended(rows, completions, written):
+        return [count >= 4 * (1 + row % 4) for row, count in zip(rows, written, strict=True)]
+
+    one, some = (
+        decode_rows(model, prompts, length, decoder, seed=2, batch=batch, ended=ended) for batch in (1, 5)
+    )
+    assert torch.equal(one.tokens, some.tokens)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_padding_changes_no_cached_row(family):
     model, prompts = network(family), asked(*LENGTHS)
     decoder = Decoder(order=ORDERS["max-probability"](), block=4, cache="block")

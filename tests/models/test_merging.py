@@ -70,9 +70,8 @@ def test_four_bit_weights_are_unpacked_and_merged(write_hub):
     torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
 
 
-def test_rollouts_use_a_merged_teacher_where_there_is_room():
+def test_a_teacher_without_an_adapter_has_nothing_to_merge():
     made = policy()
-    assert made.decoding_teacher(room=0) is made.teacher
-    assert made.decoding_teacher(room=10**9) is not made.teacher
+    assert made.merged_teacher() is not made.teacher
     whole = Policy(Transformer(made.base.config, stream(0, "test")))
-    assert whole.decoding_teacher(room=10**9) is whole.teacher
+    assert whole.merged_teacher() is whole.teacher

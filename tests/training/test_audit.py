@@ -21,7 +21,8 @@ from dtm.training.interrupts import Interrupted
 
 
 def tally(shares, shifts) -> Tally:
-    return Tally(len(shares), sum(shares), sum(shifts), sum(shift**2 for shift in shifts))
+    squares = [sum(value**2 for value in values) for values in (shares, shifts)]
+    return Tally(len(shares), sum(shares), squares[0], sum(shifts), squares[1])
 
 
 def test_tokens_are_compared_up_to_the_end_of_the_exact_completion():
@@ -44,7 +45,9 @@ def test_a_tally_is_the_mean_and_its_standard_error_however_it_is_cut():
     ("shares", "shifts", "limits", "said"),
     [
         ([1.0, 1.0], [0.0, 0.0], {"agreement": 1.0, "shift": 0.0}, None),
-        ([0.5, 0.7], [0.0, 0.0], {"agreement": 0.65}, "only 60.0% of the tokens"),
+        ([0.59, 0.61], [0.0, 0.0], {"agreement": 0.65}, "only 60.0% of the tokens"),
+        ([0.5, 0.7], [0.0, 0.0], {"agreement": 0.65}, None),  # 0.6 ± 0.1 may well be more
+        ([1.0, 0.9], [0.0, 0.0], {"agreement": 1.0}, "only 95.0% of the tokens"),  # of 1, one is proof
         ([0.5, 0.7], [9.0, 9.0], {"agreement": 0.5}, None),  # no limit on the reward
         ([1.0, 1.0], [0.2, 0.2], {"shift": 0.1}, r"the mean reward is +0.2 ± 0 off"),
         ([1.0, 1.0], [-0.2, -0.2], {"shift": 0.1}, r"the mean reward is -0.2"),
@@ -116,8 +119,8 @@ def test_audits_are_logged_and_shown_and_within_the_limits_change_nothing(cached
     drawn = read_events(tmp_path / "metrics.jsonl", "rollouts")
     assert len(rows) == len(drawn)
     assert all(row["falls_back"] is None and row["agreement"] == 1.0 for row in rows)
-    assert rows[0]["rows"] == 8  # every prompt once
-    assert rows[1]["rows"] == 10  # and those of a refresh, in the same phase
+    assert rows[0]["rows"] == 32  # every rollout
+    assert rows[1]["rows"] == 40  # and those of a refresh, in the same phase
     assert "100% as exact decoding, reward +0.000" in console.file.getvalue()
     silent = make_trainer(replace(cached, audit=AuditConfig(share=0.0)))
     silent.run()
@@ -178,7 +181,7 @@ def test_an_audited_run_that_is_stopped_and_resumed_equals_the_run_that_was_not(
 def test_the_tally_begins_anew_with_each_phase(cached, make_trainer):
     trainer = make_trainer(cached)
     trainer._advance()
-    assert trainer.progress.audited["rows"] == 8
+    assert trainer.progress.audited["rows"] == 32
     while trainer.progress.h is not None:
         trainer._advance()
     assert trainer.progress.audited == {}

@@ -7,11 +7,20 @@ noticed. Names and places decide nothing: of a base, of prompts and of a reward 
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
+from dtm import tasks
 from dtm.comparison.settings import is_own
 from dtm.evaluation.evaluate import EVALUATION_SEED
-from dtm.evaluation.fingerprint import PACKAGES, attention_kernels, digest, model_identity, rules_version
+from dtm.evaluation.fingerprint import (
+    PACKAGES,
+    attention_kernels,
+    code_version,
+    digest,
+    model_identity,
+    rules_version,
+)
 from dtm.random import stream
 from dtm.records import Prompts
 from dtm.tasks.base import Task
@@ -71,7 +80,10 @@ def _facts(prompts: Prompts) -> list[Any]:
 
 
 def _source(scorer: Scorer) -> str | None:
-    """A hash of the reward's own code; None where it has none to read."""
+    """A hash of the reward's own code, not of what it calls; a task's own reward is all code of the tasks."""
+    module = str(getattr(scorer.function, "__module__", ""))
+    if module.startswith(f"{tasks.__name__}."):
+        return code_version(Path(tasks.__path__[0]).rglob("*.py"))
     try:
         return digest([inspect.getsource(scorer.function)])
     except (OSError, TypeError):

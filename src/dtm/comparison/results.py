@@ -137,6 +137,12 @@ def gather(runs: Sequence[Run], trials: Sequence[Trial] = ()) -> Comparison:
     early = [
         f"{row.objective}, seed {row.seed}: {row.finished}" for row in rows if "budget" not in row.finished
     ]
+    fell_back = [
+        f"{run.path} went on with exact rollouts: {run.summary['exact_because']}"
+        for of_seeds in entries.values()
+        for run in of_seeds.values()
+        if run.summary.get("exact_because")
+    ]
     return Comparison(
         Budget.parse(str(first.config.budget)),
         rows,
@@ -144,7 +150,7 @@ def gather(runs: Sequence[Run], trials: Sequence[Trial] = ()) -> Comparison:
         first.events("evaluation")[0].get("best"),
         {name: own_settings(config) for name, config in configs.items()},
         read_fingerprint(first),
-        [*notes, *early, *on_the_edge(trials)],
+        [*notes, *early, *fell_back, *on_the_edge(trials)],
         list(trials),
     )
 

@@ -52,6 +52,10 @@ class Decoder:
         require(self.temperature >= 0, f"decoding.temperature must not be negative, got {self.temperature:g}")
         require(self.refresh >= 1, f"decoding.refresh must be at least 1, got {self.refresh}")
         require(
+            self.refresh == 1 or self.cache == "block",
+            "decoding.refresh says how long a cache is kept: add --decoding.cache block",
+        )
+        require(
             self.certainty is None or 0.5 < self.certainty <= 1,
             f"decoding.certainty is a probability in (0.5, 1], got {self.certainty}",
         )
@@ -75,7 +79,7 @@ class Decoder:
     @property
     def without_shortcuts(self) -> Decoder:
         """The same decoder with every pass made."""
-        return replace(self, cache="none", until_end=False, certainty=None)
+        return replace(self, cache="none", refresh=1, until_end=False, certainty=None)
 
 
 def quotas(positions: int, tokens_per_step: int) -> list[int]:

@@ -15,7 +15,7 @@ class Spans:
     """The active block of each row.
 
     A window is what has to be computed for the block: the block, and before it the positions whose states
-    predict its first tokens. All windows are equally wide, so that they make a batch; that of a short last
+    predict its first tokens. All windows are equally wide, whoever is in the batch; that of a short last
     block reaches further to the left.
     """
 
@@ -38,7 +38,7 @@ class Spans:
         """Blocks of ``size`` (or what is left of the row) from the given positions in rows of ``length``."""
         sizes = tuple(min(size, length - start) for start in starts)
         widest = max(sizes)
-        reach, far = min(widest + shift, length), min(size + widest + shift, length)
+        reach, far = min(size + shift, length), min(2 * size + shift, length)
         first, offset = torch.tensor(starts, device=device), torch.arange(widest, device=device)
         where = first.clamp(max=length - widest)[:, None] + offset
         return cls(

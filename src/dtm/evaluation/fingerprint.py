@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +80,13 @@ def digest(values: Sequence[Any]) -> str:
 
 
 def rules_version() -> str:
-    """A hash of the code that reads answers: comments and layout leave it as it is, rules do not."""
-    files = [
-        *Path(str(answers.__file__)).parent.glob("*.py"),
-        Path(arithmetic.__file__),
-        Path(grids.__file__),
-    ]
+    """A hash of the code that reads answers."""
+    files = Path(str(answers.__file__)).parent.glob("*.py")
+    return code_version([*files, Path(arithmetic.__file__), Path(grids.__file__)])
+
+
+def code_version(files: Iterable[Path]) -> str:
+    """A hash of source files: comments and layout leave it as it is, rules do not."""
     return digest([[path.name, ast.dump(ast.parse(path.read_text(encoding="utf-8")))] for path in files])
 
 

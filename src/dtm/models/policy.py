@@ -23,7 +23,6 @@ from dtm.models.adapters import (
     load_adapter_weights,
 )
 from dtm.models.denoiser import Denoiser
-from dtm.models.memory import merged_bytes
 from dtm.models.merging import merged
 from dtm.models.transformer import Transformer
 from dtm.random import stream
@@ -84,13 +83,9 @@ class Policy:
         assert self.base is not None
         return self.base(states.tokens, states.attention, states.scored)
 
-    def decoding_teacher(self, room: int) -> Denoiser:
-        """π_a as rollouts use it: its adapter merged, if the new layers take no more than ``room`` bytes."""
-        teacher = self.teacher
-        if self.lora is None or not isinstance(teacher, Transformer):
-            return teacher
-        bytes_each = teacher.embedding.weight.element_size()
-        return merged(teacher) if merged_bytes(teacher.config, self.lora, bytes_each) <= room else teacher
+    def merged_teacher(self) -> Denoiser:
+        """π_a with its adapter, if it has one, added into copies of the weights."""
+        return self.teacher if self.lora is None else merged(_transformer(self.teacher))
 
     def trained(self) -> list[nn.Parameter]:
         """What the optimiser changes: the student's weights, or those of its adapter."""

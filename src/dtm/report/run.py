@@ -52,6 +52,7 @@ def summarise(config: RunConfig, progress: Progress, commit: str | None = None) 
         "seed": config.seed,
         "commit": commit,
         "finished": progress.finished,
+        "exact_because": progress.exact_because,
         "tilt": progress.tilt,
         "steps": progress.step,
         "minutes": round(progress.seconds / 60, 2),

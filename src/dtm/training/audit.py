@@ -28,7 +28,9 @@ class Tally:
 
     rows: int = 0
     agreed: float = 0.0
-    """Σ of the shares of equal tokens."""
+    """Σ s, where s is the share of equal tokens."""
+    agreed_squared: float = 0.0
+    """Σ s²."""
     shift: float = 0.0
     """Σ d, where d is the reward with shortcuts less the reward without."""
     squared: float = 0.0
@@ -50,10 +52,14 @@ class Tally:
 
     @property
     def error(self) -> float:
-        """Standard error of the mean of d; infinite for a single row."""
+        """Standard error of the mean of d."""
+        return self._error(self.shift, self.squared)
+
+    def _error(self, total: float, squared: float) -> float:
+        """Standard error of a mean from its sums; infinite for a single row."""
         if self.rows < 2:
             return math.inf
-        spread = max(self.squared - self.shift**2 / self.rows, 0.0)
+        spread = max(squared - total**2 / self.rows, 0.0)
         return math.sqrt(spread / (self.rows - 1) / self.rows)
 
     def numbers(self) -> dict[str, Any]:
@@ -66,12 +72,13 @@ class Tally:
         }
 
     def beyond(self, limits: AuditConfig) -> str | None:
-        """Which limit is exceeded, in words; None: none of them.
+        """Which limit is exceeded by more than two standard errors, in words; None: none of them.
 
-        >>> Tally(rows=4, agreed=3.0).beyond(AuditConfig(agreement=0.8))
+        >>> Tally(rows=4, agreed=3.0, agreed_squared=2.25).beyond(AuditConfig(agreement=0.8))
         'only 75.0% of the tokens agree with exact decoding, less than audit.agreement 80.0%'
         """
-        if self.agreement < limits.agreement:
+        doubt = 2 * self._error(self.agreed, self.agreed_squared) if limits.agreement < 1 else 0.0
+        if self.agreement + doubt < limits.agreement:  # of a limit of 1, a single other token is proof
             return (
                 f"only {self.agreement:.1%} of the tokens agree with exact decoding, "
                 f"less than audit.agreement {limits.agreement:.1%}"
@@ -87,7 +94,7 @@ class Tally:
 def audit(
     collector: Collector, denoiser: Denoiser, prompts: Prompts, rows: int, generator: torch.Generator
 ) -> Tally:
-    """Decode so many of the prompts with the collector's shortcuts and without them.
+    """Decode so many of the prompts, drawn at random, with the collector's shortcuts and without them.
 
     Rows that have no reward count as far as their tokens go.
     """
@@ -107,9 +114,11 @@ def audit(
         tokens.append(done.tokens[:, width:])
         rewards.append(collector.scorer(asked.views, collector.task.read(tokens[-1]), asked.columns))
     shifts = [a - b if a is not None and b is not None else 0.0 for a, b in zip(*rewards, strict=True)]
+    shares = agreement(tokens[0], tokens[1], denoiser.eos_id).double()
     return Tally(
         len(asked),
-        float(agreement(tokens[0], tokens[1], denoiser.eos_id).sum()),
+        float(shares.sum()),
+        float(shares.square().sum()),
         sum(shifts),
         sum(shift**2 for shift in shifts),
     )

@@ -61,8 +61,9 @@ def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
 
 
 def compiles(config: RunConfig, device: torch.device) -> bool:
-    """Whether the model's blocks are to be compiled."""
-    return config.compile == "on" or (config.compile == "auto" and device.type == "cuda")
+    """Whether the model's blocks are to be compiled; of themselves those in four bits are not."""
+    fitting = device.type == "cuda" and not config.model.nf4
+    return config.compile == "on" or (config.compile == "auto" and fitting)
 
 
 def build_task(config: RunConfig) -> Task:

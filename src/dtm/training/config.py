@@ -137,9 +137,9 @@ class AdapterConfig:
     """Dropout on the adapters' input, in training steps alone."""
     targets: str = "all"
     """Projections by name with commas between, or all seven, or published: the four of public code."""
-    merge: bool = True
-    """Add π_a's adapter into copies of the weights while rollouts are drawn, if half of the free memory holds
-    them: faster, and rounded to the precision of the base."""
+    merge: bool = False
+    """Add π_a's adapter into copies of the weights for rollouts and evaluations: fewer products, memory for
+    the copies, and a sum rounded to the precision of the base."""
 
     def __post_init__(self) -> None:
         require(self.rank is None or self.rank >= 1, f"adapter.rank must be at least 1, got {self.rank}")
@@ -165,7 +165,7 @@ class DecodingConfig:
     forward passes; each such token moves the law by at most 1 − certainty in total variation."""
     cache: Literal["none", "block"] = "none"
     """block: only the first pass of a block is over whole sequences; the others are over the block, against
-    the keys and values that it left. Several times faster at 8B, and an approximation: see audit."""
+    the keys and values that it left. A fraction of the operations, and an approximation: see audit."""
     refresh: int = 1
     """With a cache, blocks from one pass over whole sequences to the next: more is faster and less exact."""
     until_end: bool = False
@@ -182,8 +182,8 @@ class AuditConfig:
     share: float = 0.02
     """Share of every collection of rollouts that is decoded twice to compare; 0: none."""
     agreement: float = 0.5
-    """Least share of tokens, up to the end of a completion, that must be the same. A single other token
-    changes most of what follows it, so that this says little about the law."""
+    """Least share of tokens, up to the end of a completion, that must be the same, give or take two standard
+    errors. A single other token changes most of what follows it, so that this says little about the law."""
     shift: float | None = None
     """Largest change of the mean reward, in units of the reward and beyond twice its standard error; none:
     any. Past this limit or the one on agreement the rest of the run takes no shortcuts, and says so."""
@@ -454,7 +454,7 @@ class RunConfig:
     """Arithmetic of the forward and backward passes; sampling noise is float32 always. auto: bfloat16 on
     a GPU."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Fuse the model's blocks with torch.compile; auto: on a GPU."""
+    """Fuse the model's blocks with torch.compile; auto: on a GPU, unless they are in four bits."""
     budget: str | None = None
     """Go on until this much is spent on rollouts and updates, instead of up to tilt.final: wall-clock (90s,
     5m, 1.5h), tokens through a model, forward and backward (1e8tokens), or operations (2e15flops)."""

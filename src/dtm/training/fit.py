@@ -15,9 +15,9 @@ CONTEXT = 2**30
 MOST = 1024
 """Rows beyond which nobody asks."""
 ENOUGH = 12
-"""Rows of a micro-batch beyond which a large model gets no faster."""
+"""Rows of a micro-batch that are advised at most; the published ones."""
 TOGETHER = 128
-"""Sequences decoded together beyond which it gains nothing either."""
+"""Sequences decoded together that are advised at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,13 @@ def advice(model: TransformerConfig, run: TrainingShape, found: list[Fit], room:
 
 
 def fewest_recomputed(model: TransformerConfig, run: TrainingShape, room: int) -> int:
-    """As few blocks as fit; all of them where none do."""
-    fits = (n for n in range(model.layers) if _total(model, replace(run, recompute=n)) <= room)
-    return next(fits, model.layers)
+    """As few blocks as fit; all of them where none do. Decoding has no backward pass and is left out."""
+
+    def fits(blocks: int) -> bool:
+        needed = estimate(model, replace(run, recompute=blocks))
+        return needed.lasting + needed.activations + needed.logits <= room
+
+    return next(filter(fits, range(model.layers)), model.layers)
 
 
 def _total(model: TransformerConfig, run: TrainingShape) -> int:

@@ -97,6 +97,7 @@ def _shape_of_run(config: RunConfig, task: Task, shape: TransformerConfig) -> Tr
         decoded=together,
         candidates=min(together * written, HEAD_ROWS) if decoder.is_ragged else together * written,
         cached=decoder.cache == "block",
+        merged=config.adapter.merge,
     )
 
 

@@ -51,7 +51,7 @@ from dtm.training.interrupts import Interrupted
 from dtm.training.ledger import Ledger
 from dtm.training.memory import forget_peak, peak_memory
 from dtm.training.meter import ROWS, gained_on
-from dtm.training.preflight import available, recomputed_blocks
+from dtm.training.preflight import recomputed_blocks
 from dtm.training.progress import Progress
 from dtm.training.ranks import gather_all, global_log_z, mean_over_ranks, start_accelerator
 from dtm.training.replay import Replay, prompt_offset
@@ -343,7 +343,11 @@ class Trainer:
                 self._decoding_teacher(), asked.to(self.device), config.replay.completions, 0.0, noise
             )
         replay = self._hold(drawn.rollouts, 1.0)
-        if not self._is_idle(replay):
+        if self.baseline is None:
+            log_weight = replay.log_weight(drawn.rollouts)
+            with self.accelerator.autocast():
+                gained_on(self.policy, drawn.rollouts, log_weight, self.interpolant, noise)
+        if self.baseline is None or not self._is_idle(replay):
             states, weights = self._batch(replay)
             self._accumulate(states, weights, Phase(0, 0.0, 1.0, reward_range=1.0))
             self.optimizer.zero_grad()
@@ -428,10 +432,10 @@ class Trainer:
         return replace(self.collector, decoder=self.collector.decoder.without_shortcuts)
 
     def _decoding_teacher(self) -> Denoiser:
-        """π_a, with its adapter merged into the weights where that is wanted and there is room."""
+        """π_a, with its adapter merged into the weights where that is wanted."""
         if not self.config.adapter.merge:
             return self.policy.teacher
-        model = self.policy.decoding_teacher(available(self.device) // 2)
+        model = self.policy.merged_teacher()
         if isinstance(model, Transformer) and compiles(self.config, self.device):
             model.compile_blocks()
         return model
@@ -444,7 +448,8 @@ class Trainer:
             return progress.audited, progress.exact_because
         rows = math.ceil(limits.share * len(prompts) * self.config.replay.completions)
         noise = stream(self.config.seed, f"{purpose} audit", progress.step, self.rank)
-        tally = Tally(**progress.audited) + audit(collector, teacher, prompts, rows, noise)
+        repeated = prompts.repeat(self.config.replay.completions)
+        tally = Tally(**progress.audited) + audit(collector, teacher, repeated, rows, noise)
         beyond = tally.beyond(limits)
         self._emit("audit", tilt=progress.tilt, **tally.numbers(), falls_back=beyond)
         return asdict(tally), beyond
@@ -470,8 +475,8 @@ class Trainer:
     def _evaluate(self) -> None:
         """Measure π_a on the held-out prompts."""
         with self.accelerator.autocast():
-            collector = self._collector(self.progress.exact_because)
-            result = evaluate(self._decoding_teacher(), collector, self.config.evaluation, self.device)
+            # By the configured decoder, also after a fallback: base and tuned are measured alike.
+            result = evaluate(self._decoding_teacher(), self.collector, self.config.evaluation, self.device)
         row = {"tilt": self.progress.tilt, **result.measures}
         if result.best is not None:
             row["best"] = result.best

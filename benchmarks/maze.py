@@ -31,7 +31,7 @@ from dtm.tasks.maze.figure import density_figure
 from dtm.training import build
 from dtm.training.config import EvaluationConfig, ReplayConfig, RunConfig, TiltConfig
 from dtm.training.folder import write_json
-from study import curve, finite, kept, machine, pretraining, slug
+from study import commits, curve, finite, kept, machine, pretraining, slug
 
 RESULTS = Path(__file__).parents[1] / "results" / "maze"
 SEEDS = (0, 1, 2)
@@ -202,7 +202,7 @@ def write_results(
 ) -> None:
     """summary.json, a JSON for every run, the figures and the table."""
     out.mkdir(parents=True, exist_ok=True)
-    rows, curves, commits = [], {}, set()
+    rows, curves = [], {}
     for name, config in chosen.items():
         base = measured_base(config, sizes)
         of_seeds = [runs[f"{name}-{seed}"] for seed in SEEDS]
@@ -218,7 +218,6 @@ def write_results(
         )
         for seed, run, row in zip(SEEDS, of_seeds, found, strict=True):
             made = json.loads((run.path / "environment.json").read_text(encoding="utf-8"))
-            commits.add(str(made["commit"]))
             write_json(
                 out / f"{slug(name)}-{seed}.json",
                 {"setting": name, "seed": seed, **finite(row), "curve": curve(run), "environment": made},
@@ -234,7 +233,7 @@ def write_results(
             "test": {"prompts": sizes.test.prompts, "completions": sizes.test.completions},
             "rows": rows,
             "command": command,
-            "commit": ", ".join(sorted(commits)),
+            "commit": commits(runs.values()),
             "machine": machine(),
         },
     )

@@ -70,7 +70,7 @@ def maze_paper() -> RunConfig:
         recipe="maze-paper",
         decoding=DecodingConfig(order="uniform", batch=2560),
         objective=ObjectiveConfig(control_variate="one", guard=False, prompt_baseline=False),
-        pretrain=PretrainConfig(steps=1800, batch=1024, lr=2e-3),
+        pretrain=PretrainConfig(steps=1930, batch=1024, lr=2e-3),
         tilt=TiltConfig(step=2.5, final=15.0, max_steps=200),
         replay=ReplayConfig(
             prompts=320, completions=8, refresh_fraction=1.0, refresh_every=100, priority=0.0

@@ -2,7 +2,7 @@
 
 Pretrains two bases, a good one (recipe maze) and a weak one as in the paper (recipe maze-paper); tilts them
 in every setting below with three seeds; measures base and tuned models on test pairs; and writes JSON,
-figures and a table. Whatever has finished is kept, so a study that was stopped goes on where it was.
+figures and a table. Whatever has finished is so a study that was stopped goes on where it was.
 --smoke runs all of it in miniature on any machine.
 """
 
@@ -29,13 +29,13 @@ from dtm.report.figures import comparison_figure
 from dtm.sweep import over_seeds, run_all, spread
 from dtm.tasks.maze.figure import density_figure
 from dtm.training import build
-from dtm.training.config import EvaluationConfig, ReplayConfig, RunConfig, TiltConfig
-from dtm.training.folder import write_json
-from study import commits, curve, finite, kept, machine, pretraining, slug
+from dtm.training.config import EvaluationConfig, RunConfig
+from dtm.training.folder import kept_json, write_json
+from study import commits, curve, finite, in_rounds, machine, pretraining, slug
 
 RESULTS = Path(__file__).parents[1] / "results" / "maze"
 SEEDS = (0, 1, 2)
-A, ROUND = 15.0, 100
+A, ROUND, ROUNDS = 15.0, 100, 6
 """Every ablation anneals to this tilt, with as many rounds of fresh rollouts and updates as any other."""
 
 
@@ -92,18 +92,9 @@ def _ablation(config: RunConfig, control: str, h: float) -> RunConfig:
 
     Updates have 512 rows, so that all of it fits into the minutes that one can spend.
     """
-    phases = A / h
     return replace(
-        config,
+        in_rounds(config, h, A, updates=ROUND, rounds=ROUNDS, prompts=320, completions=8),
         objective=replace(config.objective, control_variate=control, guard=control == "adaptive"),
-        tilt=TiltConfig(step=h, final=A, max_steps=round(ROUND * A / 2.5 / phases), absorbed=9.0),
-        replay=ReplayConfig(
-            prompts=320,
-            completions=8,
-            refresh_every=ROUND,
-            refresh_fraction=1.0,
-            priority=config.replay.priority,
-        ),
         optimizer=replace(config.optimizer, batch=512),
     )
 
@@ -137,7 +128,9 @@ def measure(config: RunConfig, model: dtm.Transformer, sizes: Sizes) -> dict[str
 def measured_run(folder: Path, sizes: Sizes) -> dict[str, Any]:
     """The measures of a finished run, kept in its folder."""
     run = dtm.Run.open(folder)
-    return kept(folder / f"test-{sizes.test.prompts}.json", lambda: measure(run.config, run.model, sizes))
+    return kept_json(
+        folder / f"test-{sizes.test.prompts}.json", lambda: measure(run.config, run.model, sizes)
+    )
 
 
 def measured_base(config: RunConfig, sizes: Sizes) -> dict[str, Any]:
@@ -148,7 +141,7 @@ def measured_base(config: RunConfig, sizes: Sizes) -> dict[str, Any]:
         wide = api.measure(config, model, sizes.base)
         return {**measure(config, model, sizes), "rewards": wide.rewards, "groups": _groups(wide)}
 
-    return kept(_base_file(config, sizes), fresh)
+    return kept_json(_base_file(config, sizes), fresh)
 
 
 def _base_file(config: RunConfig, sizes: Sizes) -> Path:

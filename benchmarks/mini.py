@@ -3,7 +3,7 @@
 Pretrains both bases, tilts each with three seeds, and measures base and tuned models on the published test
 items: results/sudoku-mini.json and results/countdown-mini.json. Then the ablations, each a figure in the
 folder beside: the step h at equal compute, masks in the decoder's blocks against any-order ones, control
-variates, and the effective length over training. Whatever has finished is kept, so a study that was stopped
+variates, and the effective length over training. Whatever has finished is so a study that was stopped
 goes on where it was.
 
 Estimated, not measured, on one H200: two minutes for the bases side by side, one for the six tuned runs, four
@@ -27,9 +27,9 @@ from dtm.api import Run
 from dtm.models.storage import load_model
 from dtm.report.figures import LENGTH, comparison_figure
 from dtm.sweep import over_seeds, run_all, spread
-from dtm.training.config import EvaluationConfig, ReplayConfig, RunConfig, TiltConfig
-from dtm.training.folder import write_json
-from study import commits, curve, kept, machine, pretraining, slug
+from dtm.training.config import EvaluationConfig, RunConfig
+from dtm.training.folder import kept_json, write_json
+from study import commits, curve, in_rounds, machine, pretraining, slug
 
 RESULTS = Path(__file__).parents[1] / "results"
 TASKS = ("sudoku-mini", "countdown-mini")
@@ -108,17 +108,8 @@ FIGURES = {
 
 def _annealed(config: RunConfig, h: float) -> RunConfig:
     """To A by steps of h, at equal training: rounds of fresh rollouts are shared out among the phases."""
-    updates = round(ROUND * ROUNDS * h / A)
     return replace(
-        config,
-        tilt=TiltConfig(step=h, final=A, max_steps=updates, absorbed=9.0),  # no phase ends early
-        replay=ReplayConfig(
-            prompts=128,
-            completions=16,
-            refresh_every=ROUND,
-            refresh_fraction=1.0,
-            priority=config.replay.priority,
-        ),
+        in_rounds(config, h, A, updates=ROUND, rounds=ROUNDS, prompts=128, completions=16),
         optimizer=replace(config.optimizer, batch=256),
         evaluation=replace(config.evaluation, completions=2),
     )
@@ -156,12 +147,12 @@ def measure(config: RunConfig, model: dtm.Transformer, sizes: Sizes) -> dict[str
 def measured_base(config: RunConfig, sizes: Sizes) -> dict[str, Any]:
     """The measures of a base, kept beside it."""
     folder = Path(str(config.model.base))
-    return kept(folder.parent / _measures(sizes), lambda: measure(config, load_model(folder), sizes))
+    return kept_json(folder.parent / _measures(sizes), lambda: measure(config, load_model(folder), sizes))
 
 
 def measured_run(run: Run, sizes: Sizes) -> dict[str, Any]:
     """The measures of a tuned model, kept in its run's folder."""
-    return kept(run.path / _measures(sizes), lambda: measure(run.config, run.model, sizes))
+    return kept_json(run.path / _measures(sizes), lambda: measure(run.config, run.model, sizes))
 
 
 def _measures(sizes: Sizes) -> str:

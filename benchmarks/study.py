@@ -1,23 +1,37 @@
-"""What the studies have in common: measures kept on disk, and the pieces of their results."""
+"""What the studies have in common: settings of equal training, and the pieces of their results."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dtm
-from dtm.training.folder import RunFolder, environment, write_json
+from dtm.training.config import ReplayConfig, RunConfig, TiltConfig
+from dtm.training.folder import RunFolder, environment
 
 
-def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What ``make`` returns, made once and read back from the file afterwards."""
-    if not path.is_file():
-        write_json(path, make())
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+def in_rounds(
+    config: RunConfig, h: float, final: float, updates: int, rounds: int, prompts: int, completions: int
+) -> RunConfig:
+    """To the final tilt by steps of h at equal training: rounds of ``updates`` on fresh rollouts, shared out.
+
+    No phase ends early, or one setting would train for less than another.
+    """
+    return replace(
+        config,
+        tilt=TiltConfig(step=h, final=final, max_steps=round(updates * rounds * h / final), absorbed=9.0),
+        replay=ReplayConfig(
+            prompts=prompts,
+            completions=completions,
+            refresh_every=updates,
+            refresh_fraction=1.0,
+            priority=config.replay.priority,
+        ),
+    )
 
 
 def curve(run: dtm.Run) -> list[dict[str, float]]:

@@ -6,8 +6,9 @@ of the published runs; docs/baselines.md says where code and paper differ and wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from dtm.errors import require
 
@@ -15,10 +16,28 @@ Preset = Literal["fixed", "published"]
 AdvantageName = Literal["mean", "z-score", "loo"]
 
 
-def _check(method: str, **rules: tuple[bool, object, str]) -> None:
-    """Refuse a value under its own name: field = (holds, value, what it must be)."""
-    for field, (holds, value, rule) in rules.items():
-        require(holds, f"objective.{method}.{field.replace('_', '-')} must {rule}, got {value}")
+Rule = tuple[Callable[[Any], bool], str]
+"""What a value must satisfy, and how that is said."""
+AT_LEAST_ONE: Rule = (lambda value: value >= 1, "be at least 1")
+POSITIVE: Rule = (lambda value: value > 0, "be positive")
+NOT_NEGATIVE: Rule = (lambda value: value >= 0, "not be negative")
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("updates", "draws", "nodes", "merged"), AT_LEAST_ONE),
+    **dict.fromkeys(("psi", "upper_beta"), POSITIVE),
+    **dict.fromkeys(("beta", "sft"), NOT_NEGATIVE),
+    "epsilon": (lambda value: 0 < value < 1, "lie in (0, 1)"),
+    "mix": (lambda value: 0 <= value <= 1, "lie in [0, 1]"),
+    "prompt_noise": (lambda value: 0 <= value < 1, "lie in [0, 1)"),
+}
+"""By the name of a field: it means the same in every method."""
+
+
+def _check(method: str, settings: Any, **stricter: Rule) -> None:
+    """Refuse a value under its own name."""
+    for name, (holds, rule) in {**RULES, **stricter}.items():
+        value = getattr(settings, name, None)
+        flag = f"objective.{method}.{name.replace('_', '-')}"
+        require(value is None or holds(value), f"{flag} must {rule}, got {value}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,13 +56,7 @@ class DiffuGRPOConfig:
     """A: reward less the group's mean, its z-score, or less the mean of the others."""
 
     def __post_init__(self) -> None:
-        _check(
-            "diffu-grpo",
-            updates=(self.updates >= 1, self.updates, "be at least 1"),
-            epsilon=(0 < self.epsilon < 1, self.epsilon, "lie in (0, 1)"),
-            beta=(self.beta >= 0, self.beta, "not be negative"),
-            prompt_noise=(0 <= self.prompt_noise < 1, self.prompt_noise, "lie in [0, 1)"),
-        )
+        _check("diffu-grpo", self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,12 +77,7 @@ class WD1Config:
     """What the softmax runs over: the completions of a prompt, or all."""
 
     def __post_init__(self) -> None:
-        _check(
-            "wd1",
-            updates=(self.updates >= 1, self.updates, "be at least 1"),
-            psi=(self.psi > 0, self.psi, "be positive"),
-            prompt_noise=(0 <= self.prompt_noise < 1, self.prompt_noise, "lie in [0, 1)"),
-        )
+        _check("wd1", self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,12 +94,7 @@ class UniGRPOConfig:
     """A: as published the group's z-score."""
 
     def __post_init__(self) -> None:
-        _check(
-            "unigrpo",
-            updates=(self.updates >= 1, self.updates, "be at least 1"),
-            epsilon=(0 < self.epsilon < 1, self.epsilon, "lie in (0, 1)"),
-            beta=(self.beta >= 0, self.beta, "not be negative"),
-        )
+        _check("unigrpo", self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,14 +123,7 @@ class SPGConfig:
     """A: reward less the group's mean, its z-score, or less the mean of the others."""
 
     def __post_init__(self) -> None:
-        _check(
-            "spg",
-            updates=(self.updates >= 1, self.updates, "be at least 1"),
-            draws=(self.draws >= 1, self.draws, "be at least 1"),
-            upper_beta=(self.upper_beta > 0, self.upper_beta, "be positive"),
-            mix=(0 <= self.mix <= 1, self.mix, "lie in [0, 1]"),
-            prompt_noise=(0 <= self.prompt_noise < 1, self.prompt_noise, "lie in [0, 1)"),
-        )
+        _check("spg", self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,13 +142,7 @@ class VRPOConfig:
     """Divide each bound by the completion's length: at 256 tokens the sum saturates the sigmoid."""
 
     def __post_init__(self) -> None:
-        _check(
-            "vrpo",
-            updates=(self.updates >= 1, self.updates, "be at least 1"),
-            draws=(self.draws >= 1, self.draws, "be at least 1"),
-            beta=(self.beta > 0, self.beta, "be positive"),
-            sft=(self.sft >= 0, self.sft, "not be negative"),
-        )
+        _check("vrpo", self, beta=POSITIVE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,13 +166,7 @@ class GDPOConfig:
     """A: reward less the group's mean, its z-score, or less the mean of the others."""
 
     def __post_init__(self) -> None:
-        _check(
-            "gdpo",
-            updates=(self.updates >= 1, self.updates, "be at least 1"),
-            nodes=(self.nodes >= 1, self.nodes, "be at least 1"),
-            epsilon=(0 < self.epsilon < 1, self.epsilon, "lie in (0, 1)"),
-            beta=(self.beta >= 0, self.beta, "not be negative"),
-        )
+        _check("gdpo", self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,13 +187,7 @@ class TraceRLConfig:
     """A: as published the group's z-score."""
 
     def __post_init__(self) -> None:
-        _check(
-            "trace-rl",
-            updates=(self.updates >= 1, self.updates, "be at least 1"),
-            merged=(self.merged >= 1, self.merged, "be at least 1"),
-            epsilon=(0 < self.epsilon < 1, self.epsilon, "lie in (0, 1)"),
-            beta=(self.beta >= 0, self.beta, "not be negative"),
-        )
+        _check("trace-rl", self)
 
 
 BaselineConfig = (

@@ -17,6 +17,7 @@ from dtm.training.events import JsonLines, read_events
 from dtm.training.interrupts import Interrupted
 from dtm.training.plan import training_plan
 from dtm.training.serialise import load_yaml, to_yaml, update
+from stopping import StopAt
 from timeless import timeless_rows
 
 NAMES = ["diffu-grpo", "wd1", "unigrpo", "spg", "vrpo", "gdpo", "trace-rl"]
@@ -48,16 +49,6 @@ def iterating(tiny):
 
 def weights(model) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
-class StopAt:
-    def __init__(self, point: int | None) -> None:
-        self.point, self.passed = point, 0
-
-    def __call__(self) -> None:
-        self.passed += 1
-        if self.passed - 1 == self.point:
-            raise Interrupted("SIGTERM")
 
 
 def run(make_trainer, config, folder, point=None, resume=False):

@@ -19,6 +19,7 @@ from dtm.training.events import JsonLines, read_events
 from dtm.training.interrupts import Interrupted
 from dtm.training.plan import training_plan
 from dtm.training.rollouts import prompts_in_order
+from stopping import StopAt
 from timeless import timeless, timeless_rows
 
 BUDGET = "9e3tokens"
@@ -169,16 +170,6 @@ def test_warming_up_leaves_no_trace(name, tiny, make_trainer):
     assert timeless(warm.progress.to_json()) == timeless(cold.progress.to_json())
     after = [made.policy.student.state_dict() for made in (cold, warm)]
     assert all(torch.equal(after[0][key], after[1][key]) for key in after[0])
-
-
-class StopAt:
-    def __init__(self, point: int | None) -> None:
-        self.point, self.passed = point, 0
-
-    def __call__(self) -> None:
-        self.passed += 1
-        if self.passed - 1 == self.point:
-            raise Interrupted("SIGTERM")
 
 
 def run(make_trainer, config, folder, point=None):

@@ -13,22 +13,11 @@ from dtm.errors import CheckpointError, ConfigError
 from dtm.training.checkpoint import load_latest
 from dtm.training.events import JsonLines, read_events
 from dtm.training.interrupts import Interrupted
+from stopping import StopAt
 from timeless import timeless, timeless_rows
 
 SAFE_POINTS = 19
 """Times that a run of `tiny` looks whether it should stop: between steps and between rollout batches."""
-
-
-class StopAt:
-    """Asks for a stop at the n-th safe point."""
-
-    def __init__(self, point: int | None) -> None:
-        self.point, self.passed = point, 0
-
-    def __call__(self) -> None:
-        self.passed += 1
-        if self.passed - 1 == self.point:
-            raise Interrupted("SIGTERM")
 
 
 def outcome(trainer, folder) -> dict:

@@ -5,11 +5,9 @@ The test prompts are asked once, here, of models that were chosen without them; 
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -23,7 +21,7 @@ from dtm.comparison.tuning import Trial, on_the_edge
 from dtm.report.figures import comparison_figure
 from dtm.training import build
 from dtm.training.budget import SPENT, Budget
-from dtm.training.folder import environment, write_json
+from dtm.training.folder import environment, kept_json
 
 COSTS = (*SPENT, "peak_memory")
 AXES = {
@@ -191,12 +189,12 @@ def _row(run: Run) -> Row:
 
 
 def _test_of_run(run: Run) -> dict[str, float]:
-    return _kept(run.path / "test.json", lambda: _tested(run, run.model))
+    return kept_json(run.path / "test.json", lambda: _tested(run, run.model))
 
 
 def _test_of_base(run: Run) -> dict[str, float]:
     """The base of a run, under its decoder."""
-    return _kept(
+    return kept_json(
         run.path / "test-base.json",
         lambda: _tested(run, build.load_base(run.config, build.build_task(run.config))),
     )
@@ -205,11 +203,3 @@ def _test_of_base(run: Run) -> dict[str, float]:
 def _tested(run: Run, model: Any) -> dict[str, float]:
     config = run.config
     return api.measure(config, model, replace(config.evaluation, split="test")).measures
-
-
-def _kept(path: Path, measure: Callable[[], Mapping[str, float]]) -> dict[str, float]:
-    """Measured once, then read."""
-    if not path.is_file():
-        write_json(path, measure())
-    found: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
-    return found

@@ -18,6 +18,7 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,14 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Replace a JSON file in one move."""
     write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def kept_json(path: Path, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """What ``make`` returns, made once and read back from the file afterwards."""
+    if not path.is_file():
+        write_json(path, make())
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 def _unused(path: Path) -> Path:

@@ -80,9 +80,6 @@ def settings(folders: Mapping[str, Path], smoke: bool) -> dict[str, RunConfig]:
             chosen[f"c {control}, h {h:g}"] = _ablation(good, control, h)
     for control, h in (("one", 2.5), ("zero", 2.5), ("one", 7.5)):
         chosen[f"paper: c {control}, h {h:g}"] = _ablation(weak, control, h)
-    chosen["paper base, our objective"] = _ablation(
-        replace(weak, objective=replace(good.objective, after_end=True)), "adaptive", 2.5
-    )
     chosen["paper base, default recipe"] = _ablation(replace(good, model=weak.model), "adaptive", 5.0)
     return {name: _small(config) for name, config in chosen.items()} if smoke else chosen
 
@@ -96,6 +93,7 @@ def _ablation(config: RunConfig, control: str, h: float) -> RunConfig:
         in_rounds(config, h, A, updates=ROUND, rounds=ROUNDS, prompts=320, completions=8),
         objective=replace(config.objective, control_variate=control, guard=control == "adaptive"),
         optimizer=replace(config.optimizer, batch=512),
+        evaluation=EvaluationConfig(prompts=256, completions=4),
     )
 
 

@@ -108,6 +108,12 @@ class Policy:
             if isinstance(model, Transformer):
                 model.compile_blocks()
 
+    def record(self, shape: torch.Size) -> None:
+        """Replay the student's and π_a's passes over batches of this shape (see `Transformer.record`)."""
+        for model in (self.student, self.teacher):
+            if isinstance(model, Transformer):
+                model.record(shape)
+
     @torch.no_grad()
     def track(self) -> None:
         """Move the average towards the student: average ← ema · average + (1 − ema) · student."""

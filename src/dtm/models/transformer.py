@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from dtm.errors import require
 from dtm.models.cache import Kept, KeyValues, replaced
 from dtm.models.denoiser import Denoiser
+from dtm.models.recording import Recording
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,6 +169,8 @@ class Transformer(Denoiser):
     recompute: int = 0
     """Blocks, from the first on, of which the input alone is kept and the rest is worked out again in the
     backward pass: a third more arithmetic for a fraction of the memory (see `dtm.models.memory`)."""
+    recording: Recording | None = None
+    """Passes over batches of one shape, to be replayed; see `record`."""
 
     def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -193,6 +196,8 @@ class Transformer(Denoiser):
         With a ``cache`` the keys and values are written into it. With ``start`` too, ``tokens`` are windows
         that begin there: their keys and values are replaced, and those of other positions are the cache's.
         """
+        if self.recording is not None and attention is None and cache is None and self.recording.fits(tokens):
+            return self.recording(tokens)
         mask = None if attention is None else attention[:, None, None, :]
         length = tokens.shape[1] if cache is None else cache.length
         head_width = self.config.width // self.config.heads
@@ -232,6 +237,15 @@ class Transformer(Denoiser):
         for block in self.blocks:
             if block._compiled_call_impl is None:
                 block.compile(dynamic=True)
+
+    def record(self, shape: torch.Size) -> None:
+        """Replay passes over batches of this shape from now on, in the present precision; needs CUDA.
+
+        Takes the memory of such a pass for good, so it is for small models.
+        """
+        self.recording = None
+        weights = nn.ModuleList([self.embedding, *self.blocks, self.norm])
+        self.recording = Recording(self.hidden, weights, shape)
 
     def head(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N W"]:
         """Logits of chosen hidden states."""

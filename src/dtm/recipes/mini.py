@@ -50,5 +50,5 @@ def countdown_mini() -> RunConfig:
         ),
         optimizer=OptimizerConfig(lr=3e-4, batch=512, decay=0.5),
         evaluation=EvaluationConfig(prompts=256, completions=8),
-        pretrain=PretrainConfig(steps=5000, batch=1024, lr=1.5e-3),
+        pretrain=PretrainConfig(steps=8000, batch=1024, lr=1.5e-3),
     )

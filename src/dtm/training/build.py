@@ -66,6 +66,11 @@ def compiles(config: RunConfig, device: torch.device) -> bool:
     return config.compile == "on" or (config.compile == "auto" and fitting)
 
 
+def records(config: RunConfig, device: torch.device) -> bool:
+    """Whether passes of updates are to be recorded and replayed: those of models trained in full on a GPU."""
+    return compiles(config, device) and device.type == "cuda" and config.adapter.rank is None
+
+
 def build_task(config: RunConfig) -> Task:
     """The task."""
     task = config.task

@@ -352,6 +352,11 @@ class OptimizerConfig:
         )
         require(self.ema is None or 0 < self.ema < 1, f"optimizer.ema must lie in (0, 1), got {self.ema}")
 
+    @property
+    def rows(self) -> int:
+        """Rows in one forward pass."""
+        return self.micro_batch or self.batch
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RewardConfig:
@@ -454,7 +459,8 @@ class RunConfig:
     """Arithmetic of the forward and backward passes; sampling noise is float32 always. auto: bfloat16 on
     a GPU."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Fuse the model's blocks with torch.compile; auto: on a GPU, unless they are in four bits."""
+    """Fuse the model's blocks with torch.compile, and replay the updates of models trained in full as CUDA
+    graphs; auto: on a GPU, unless they are in four bits."""
     budget: str | None = None
     """Go on until this much is spent on rollouts and updates, instead of up to tilt.final: wall-clock (90s,
     5m, 1.5h), tokens through a model, forward and backward (1e8tokens), or operations (2e15flops)."""

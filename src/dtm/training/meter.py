@@ -11,9 +11,6 @@ from dtm.interpolants import Interpolant
 from dtm.models.policy import Policy
 from dtm.records import Rollouts
 
-ROWS = 256
-"""Masked states in one forward pass of the meter, where memory does not say otherwise."""
-
 
 @torch.no_grad()
 def gained_on(
@@ -22,15 +19,16 @@ def gained_on(
     log_weight: Float[Tensor, " N"],
     interpolant: Interpolant,
     generator: torch.Generator,
+    *,
+    together: int,
     masks: int = 4,
-    together: int = ROWS,
 ) -> tuple[float, float]:
     """Nats per sequence that the student has gained over π_a towards ρ_{1,a+h}, and its standard error.
 
     Rows of the training buffer flatter the student, which has seen them; fresh ones do not. The mean
     does not depend on the control variate c̄, so the c̄ with the least variance is used: the slope of
     the plain estimate (c̄ = 0) on what c̄ multiplies. The error is that of the gain alone; what is
-    available has one of its own.
+    available has one of its own. ``together`` rows share a forward pass.
     """
     rows = torch.arange(len(rollouts), device=rollouts.tokens.device).repeat(masks)
     parts: list[Tensor] = []

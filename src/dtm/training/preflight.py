@@ -83,7 +83,7 @@ def _shape_of_run(config: RunConfig, task: Task, shape: TransformerConfig) -> Tr
     if config.objective.baseline is None:
         block = build.block_size(config.objective.block, config.decoding) or block
     return TrainingShape(
-        rows=optimizer.micro_batch or optimizer.batch,
+        rows=optimizer.rows,
         length=width + task.completion_length,
         scored=(block + 1) // 2 if config.objective.baseline is None else block,
         rollouts=replay.prompts * replay.completions,

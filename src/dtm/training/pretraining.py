@@ -46,6 +46,7 @@ class Pretrainer:
         self.model = model.to(device)
         if build.compiles(config, device):
             self.model.compile_blocks()
+        self._records = build.records(config, device)
         self.callbacks, self.checkpoints, self.between = callbacks, checkpoints, between
         settings = config.pretrain
         self.optimizer = torch.optim.AdamW(
@@ -104,6 +105,8 @@ class Pretrainer:
         for group in self.optimizer.param_groups:
             group["lr"] = settings.lr * cosine(self.step, settings.steps)
         with self._autocast():
+            if self._records and self.model.recording is None and states.attention is None:
+                self.model.record(states.tokens.shape)
             loss = mdm_loss(self.model, states)
         torch.autograd.backward(loss / states.length)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)

@@ -43,14 +43,14 @@ from dtm.training.annealing import (
 )
 from dtm.training.audit import Tally, audit
 from dtm.training.budget import MEASURED, Budget, cooling_factor
-from dtm.training.build import build_device, build_lora, compiles, precision
+from dtm.training.build import build_device, build_lora, compiles, precision, records
 from dtm.training.checkpoint import load_latest, save_checkpoint
 from dtm.training.config import RunConfig
 from dtm.training.events import Callback, Event
 from dtm.training.interrupts import Interrupted
 from dtm.training.ledger import Ledger
 from dtm.training.memory import forget_peak, peak_memory
-from dtm.training.meter import ROWS, gained_on
+from dtm.training.meter import gained_on
 from dtm.training.preflight import recomputed_blocks
 from dtm.training.progress import Progress
 from dtm.training.ranks import gather_all, global_log_z, mean_over_ranks, start_accelerator
@@ -98,6 +98,12 @@ class Trainer:
         )
         if compiles(config, self.device):
             self.policy.compile()
+        # Replays of one process know nothing of the others, and recomputed blocks cannot be recorded.
+        self._is_to_record = (
+            records(config, self.device)
+            and self.accelerator.num_processes == 1
+            and not getattr(base, "recompute", 0)
+        )
         self.policy.forward = self.accelerator.prepare(self.policy.student)
         self.ledger = Ledger([self.policy.student, self.policy.teacher, self.policy.base])
         self.optimizer = torch.optim.AdamW(
@@ -320,6 +326,10 @@ class Trainer:
         self.policy.student.train()
         totals: dict[str, Tensor] = {}
         size = self._micro_batch(states)
+        if self._is_to_record and states.attention is None:
+            self._is_to_record = False
+            with self.accelerator.autocast():
+                self.policy.record(states.select(slice(size)).tokens.shape)
         for start in range(0, states.sequences, size):
             part = slice(start, start + size)
             with self.accelerator.autocast(), self._dropout(start):
@@ -346,7 +356,14 @@ class Trainer:
         if self.baseline is None:
             log_weight = replay.log_weight(drawn.rollouts)
             with self.accelerator.autocast():
-                gained_on(self.policy, drawn.rollouts, log_weight, self.interpolant, noise)
+                gained_on(
+                    self.policy,
+                    drawn.rollouts,
+                    log_weight,
+                    self.interpolant,
+                    noise,
+                    together=config.optimizer.rows,
+                )
         if self.baseline is None or not self._is_idle(replay):
             states, weights = self._batch(replay)
             self._accumulate(states, weights, Phase(0, 0.0, 1.0, reward_range=1.0))
@@ -375,8 +392,7 @@ class Trainer:
         """Sequences in one forward pass: those whose rows fit, and never half a pair."""
         config = self.config.optimizer
         unit = 2 if self.baseline is not None and self.baseline.pairs else 1
-        rows = config.micro_batch or config.batch
-        return max(rows // (states.draws * unit), 1) * unit
+        return max(config.rows // (states.draws * unit), 1) * unit
 
     def _finish_step(self, replay: Replay, totals: dict[str, float], norm: float, lr: float) -> None:
         """Count the step, remember what adaptive c learnt from it, and report."""
@@ -461,9 +477,13 @@ class Trainer:
         noise = stream(self.config.seed, "meter", self.progress.step, self.rank, self.device)
         log_weight = replay.log_weight(fresh.rollouts)
         with self.accelerator.autocast():
-            together = self.config.optimizer.micro_batch or ROWS
             gained, error = gained_on(
-                self.policy, fresh.rollouts, log_weight, self.interpolant, noise, together=together
+                self.policy,
+                fresh.rollouts,
+                log_weight,
+                self.interpolant,
+                noise,
+                together=self.config.optimizer.rows,
             )
         local = {"gained": gained, "error": error, "available": replay.available}
         means = mean_over_ranks(self.accelerator, local)

@@ -1,0 +1,64 @@
+"""Passes over batches of one shape, recorded once as CUDA graphs and replayed.
+
+A small model's pass is hundreds of short kernels, which take the host longer to launch than the device to
+run; a recorded pass is one launch, and its numbers are the same bits. A recording has room for one pass: it
+is left aside while a backward pass is still to come, and while gradients of earlier ones are added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+Hidden = Callable[[Int[Tensor, "B L"]], Float[Tensor, "B L D"]]
+
+
+@final
+class Recording:
+    """Hidden states of batches of one shape, without padding, in the precision of the moment it was made."""
+
+    def __init__(self, hidden: Hidden, weights: nn.ModuleList, shape: torch.Size) -> None:
+        self.shape = shape
+        self._parameters = list(weights.parameters())
+        self._is_awaited = False
+        tokens = torch.zeros(shape, dtype=torch.long, device=self._parameters[0].device)
+        enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+        # The weights change between replays, so their copies in lower precision must be made in each.
+        with torch.autocast("cuda", dtype, enabled=enabled, cache_enabled=False):
+            self._replay = torch.cuda.make_graphed_callables(_Trunk(hidden, weights), (tokens,))
+        # Recording happens on a stream of its own, so gradients come from another one than autograd expects.
+        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """A copied model has other weights: it is not recorded."""
+
+    def fits(self, tokens: Int[Tensor, "B L"]) -> bool:
+        """Whether this pass can be a replay."""
+        adding = torch.is_grad_enabled() and self._parameters[0].grad is not None
+        return tokens.shape == self.shape and not self._is_awaited and not adding
+
+    def __call__(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
+        """Final hidden states; they are overwritten by the next call."""
+        states: Tensor = self._replay(tokens)  # type: ignore[assignment]
+        if states.requires_grad:
+            self._is_awaited = True
+            states.register_hook(self._arrived)  # type: ignore[no-untyped-call]
+        return states
+
+    def _arrived(self, gradient: Tensor) -> None:
+        self._is_awaited = False
+
+
+class _Trunk(nn.Module):
+    """What is recorded: a function of tokens and of these weights."""
+
+    def __init__(self, hidden: Hidden, weights: nn.ModuleList) -> None:
+        super().__init__()
+        self.hidden, self.weights = hidden, weights
+
+    def forward(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
+        return self.hidden(tokens)

@@ -87,12 +87,12 @@ def settings(folders: Mapping[str, Path], smoke: bool) -> dict[str, RunConfig]:
 def _ablation(config: RunConfig, control: str, h: float) -> RunConfig:
     """A = 15 by steps of h, at equal training: a round is a fresh buffer and 100 updates, six in all.
 
-    Updates have 512 rows, so that all of it fits into the minutes that one can spend.
+    Updates have 384 rows, so that all of it fits into the minutes that one can spend.
     """
     return replace(
         in_rounds(config, h, A, updates=ROUND, rounds=ROUNDS, prompts=320, completions=8),
         objective=replace(config.objective, control_variate=control, guard=control == "adaptive"),
-        optimizer=replace(config.optimizer, batch=512),
+        optimizer=replace(config.optimizer, batch=384),
         evaluation=EvaluationConfig(prompts=256, completions=4),
     )
 
@@ -282,16 +282,20 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=3, metavar="J", help="runs side by side (default: 3)")
     parser.add_argument("--only", metavar="TEXT", help="just the settings whose name begins with this text")
     parser.add_argument("--pretrain-only", action="store_true", help="stop after the two bases")
+    parser.add_argument(
+        "--bases", type=Path, metavar="DIR", help="folder of bases pretrained before (default: that of the runs)"
+    )
     parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    folders = {name: options.out / name / "model" for name in bases(options.smoke)}
+    folders = {name: (options.bases or options.out) / name / "model" for name in bases(options.smoke)}
     chosen = settings(folders, options.smoke)
     wanted = {name: config for name, config in chosen.items() if name.startswith(options.only or "")}
     if not wanted:
         parser.error(f"--only: no setting begins with {options.only!r}; there are {', '.join(chosen)}")
     used = {setting.model.base for setting in wanted.values()}
     needed = {name: base for name, base in bases(options.smoke).items() if str(folders[name]) in used}
-    run_all(needed, options.out, jobs=1, verb="pretrain")  # one by one, or their minutes would mean nothing
+    if options.bases is None:  # one by one, or their minutes would mean nothing
+        run_all(needed, options.out, jobs=1, verb="pretrain")
     if options.pretrain_only:
         return
     sizes, out = (SMOKE, options.out / "results") if options.smoke else (FULL, RESULTS)

@@ -47,14 +47,15 @@ def work(config: RunConfig) -> Work:
     baseline = config.objective.baseline
     if baseline is None:
         step = tilt.step_cap if tilt.step == "auto" else tilt.step
-        refreshes = (tilt.max_steps - 1) // replay.refresh_every + 1  # the last one to measure the phase
+        refreshes = (tilt.max_steps - 1) // replay.refresh_every
+        drawn = replay.prompts + refreshes * replay.refresh_prompts + replay.closing_prompts
         rows = tilt.max_steps * config.optimizer.batch
     else:
-        step, refreshes = 1.0, 0
+        step, drawn = 1.0, replay.prompts
         batch = min(config.optimizer.batch, replay.prompts * replay.completions)
         rows = baseline.updates * batch * rows_per_rollout(config)
     phases = math.ceil(tilt.final / step - 1e-9)
-    rollouts = phases * replay.completions * (replay.prompts + refreshes * replay.refresh_prompts)
+    rollouts = phases * replay.completions * drawn
     evaluations = math.ceil(phases / evaluation.every) + 1
     return Work(
         rollouts + evaluations * evaluation.prompts * evaluation.completions,

@@ -231,7 +231,8 @@ class Trainer:
     def _hold(self, rollouts: Rollouts, h: float) -> Replay:
         """A buffer for a tilt by h, with a baseline's credits."""
         credit = None if self.baseline is None else self.baseline.credit
-        return Replay(rollouts, h, self.config.objective.prompt_baseline, global_log_z, credit)
+        objective = self.config.objective
+        return Replay(rollouts, h, objective.prompt_baseline, global_log_z, credit, objective.weight_cap)
 
     def _is_idle(self, replay: Replay) -> bool:
         """Whether the buffer has nothing to say: rewards that are equal, everywhere or within each group."""
@@ -251,7 +252,7 @@ class Trainer:
         assert progress.h is not None
         if progress.phase_step > 0 and self.baseline is None and self._spent_share() < 1:
             self._measure(
-                replay, self._collect("closing", self.config.replay.refresh_prompts, replay.next_group)
+                replay, self._collect("closing", self.config.replay.closing_prompts, replay.next_group)
             )
         progress.spend(self.ledger.take())
         self._emit(

@@ -75,9 +75,10 @@ def settings(folders: Mapping[str, Path], smoke: bool) -> dict[str, RunConfig]:
         for name in ("maze", "maze-paper")
     )
     chosen = {"default": good}
+    uncapped = replace(good, objective=replace(good.objective, weight_cap=None))
     for h in (2.5, 7.5):
         for control in ("zero", "one", "adaptive"):
-            chosen[f"c {control}, h {h:g}"] = _ablation(good, control, h)
+            chosen[f"c {control}, h {h:g}"] = _ablation(uncapped, control, h)
     for control, h in (("one", 2.5), ("zero", 2.5), ("one", 7.5)):
         chosen[f"paper: c {control}, h {h:g}"] = _ablation(weak, control, h)
     chosen["paper base, default recipe"] = _ablation(replace(good, model=weak.model), "adaptive", 5.0)
@@ -283,7 +284,10 @@ def main() -> None:
     parser.add_argument("--only", metavar="TEXT", help="just the settings whose name begins with this text")
     parser.add_argument("--pretrain-only", action="store_true", help="stop after the two bases")
     parser.add_argument(
-        "--bases", type=Path, metavar="DIR", help="folder of bases pretrained before (default: that of the runs)"
+        "--bases",
+        type=Path,
+        metavar="DIR",
+        help="folder of bases pretrained before; without, they are pretrained",
     )
     parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

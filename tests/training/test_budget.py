@@ -8,12 +8,13 @@ from itertools import pairwise
 import pytest
 import torch
 
+from dtm.baselines import SPGConfig
 from dtm.cli import main
 from dtm.errors import ConfigError
 from dtm.models.flops import pass_flops, rollout_flops
 from dtm.training import build, trainer
 from dtm.training.budget import Budget, cooling_factor
-from dtm.training.config import AdapterConfig, AuditConfig, ObjectiveConfig, RunConfig, SPGConfig
+from dtm.training.config import AdapterConfig, AuditConfig, ObjectiveConfig, RunConfig
 from dtm.training.display import Display
 from dtm.training.events import JsonLines, read_events
 from dtm.training.interrupts import Interrupted

@@ -145,7 +145,7 @@ def test_a_budget_is_measured_in_tenths_and_at_its_end(spent, expected):
 @pytest.mark.parametrize(
     ("changes", "progress", "spent", "reason"),
     [
-        ({}, measured(0.1, 0.2, 0.2, 0.1), 0.0, "held-out reward has not risen for 2 phases"),
+        ({}, measured(0.1, 0.2, 0.2, 0.1), 0.0, "held-out reward has not risen for 2 evaluations"),
         ({}, measured(0.1, 0.2, 0.2), 0.0, None),
         ({}, measured(0.1, tilt=10.0), 0.0, "reached the final tilt A = 10"),
         ({"objective": ITERATING}, measured(tilt=10.0, phase=9), 0.0, "went through 9 iterations"),

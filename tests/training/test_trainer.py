@@ -117,7 +117,7 @@ def test_a_run_ends_at_the_final_tilt_and_says_so(tiny, make_trainer):
 def test_a_run_ends_at_a_plateau_and_says_so(tiny, make_trainer):
     config = changed(tiny, "tilt", patience=1, final=9.0)
     progress = make_trainer(config, reward=lambda prompts, completions: [0.5] * len(prompts)).run()
-    assert progress.finished == "held-out reward has not risen for 1 phases"
+    assert progress.finished == "held-out reward has not risen for 1 evaluations"
     assert progress.tilt == 1.0
 
 

@@ -106,12 +106,12 @@ def reason_to_stop(config: RunConfig, progress: Progress, spent: float) -> str |
             return f"went through {progress.phase} iterations"
         return f"reached the final tilt A = {tilt.final:g}"
     if has_plateaued([row["reward"] for row in progress.evaluations], tilt.patience):
-        return f"held-out reward has not risen for {tilt.patience} phases"
+        return f"held-out reward has not risen for {tilt.patience} evaluations"
     return None
 
 
 def has_plateaued(rewards: Sequence[float], patience: int | None) -> bool:
-    """Whether the last ``patience`` phases have brought no mean reward above the best one before."""
+    """Whether the last ``patience`` evaluations have brought no mean reward above the best one before."""
     if patience is None or len(rewards) <= patience:
         return False
     return max(rewards[-patience:]) <= max(rewards[:-patience])

@@ -122,8 +122,8 @@ def main() -> None:
             collector.collect(counted, prompts, 8, 0.0, stream(0, "noise", device=device))  # type: ignore[arg-type]
 
     buffer = seconds(rollouts, 3)
-    replay = trainer._open_phase()
-    update = seconds(lambda: trainer._step(replay), 20)
+    replay = trainer.open_phase()
+    update = seconds(lambda: trainer.step(replay), 20)
     scored = (config.decoding.block or task.completion_length) / 2
     forward = row_flops(model, length, scored) / flops, row_bytes(model, length) / speed
     rows = [

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from dtm.models.policy import Policy
 from dtm.models.transformer import Transformer, TransformerConfig
 from dtm.random import stream
 
@@ -59,6 +60,15 @@ def test_only_the_recorded_shape_is_replayed(replays: list[Tensor]) -> None:
         net.hidden(tokens(0), torch.ones(SHAPE, dtype=torch.bool))
         net.hidden(tokens(0), cache=net.new_cache(*SHAPE))
     assert len(replays) == 1
+
+
+def test_a_policy_is_recorded_once(replays: list[Tensor]) -> None:
+    policy = Policy(model())
+    policy.record(SHAPE)
+    first = [policy.student.recording, policy.teacher.recording]
+    policy.record(torch.Size((5, 10)))
+    assert None not in first
+    assert [policy.student.recording, policy.teacher.recording] == first
 
 
 def test_a_second_pass_before_the_backward_pass_is_not_replayed(replays: list[Tensor]) -> None:

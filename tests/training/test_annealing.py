@@ -1,4 +1,4 @@
-"""How far to tilt, how fast to learn, when to stop."""
+"""How far to tilt, how fast to learn, when to measure, when to stop."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from dtm.training.annealing import (
     begins_to_cool,
     choose_step,
     has_plateaued,
+    is_to_be_measured,
     lr_factor,
     next_step,
     phase_is_over,
+    reason_to_stop,
 )
-from dtm.training.config import OptimizerConfig, RunConfig, TiltConfig
+from dtm.training.config import EvaluationConfig, ObjectiveConfig, OptimizerConfig, RunConfig, TiltConfig
 from dtm.training.progress import Progress
 
 
@@ -108,6 +110,52 @@ def test_a_phase_is_over_when_it_has_cooled_or_spent_its_steps():
 )
 def test_a_plateau_is_no_rise_above_the_best_before(rewards, patience, expected):
     assert has_plateaued(rewards, patience) == expected
+
+
+ITERATING = ObjectiveConfig(name="wd1")
+
+
+def measured(*rewards: float, tilt: float = 4.0, **counters) -> Progress:
+    """A run that stands at a tilt, with so many evaluations behind it, the last at tilt 3."""
+    rows = [{"tilt": 3.0, "reward": reward} for reward in rewards]
+    return Progress(tilt=tilt, evaluations=rows, **counters)
+
+
+@pytest.mark.parametrize(
+    ("progress", "expected"),
+    [
+        (measured(phase=0), True),
+        (measured(0.1, phase=3), False),
+        (measured(0.1, phase=4), True),
+        (measured(0.1, phase=4, tilt=3.0), False),
+        (measured(0.1, phase=3, tilt=10.0), True),
+    ],
+)
+def test_the_base_every_other_phase_and_the_last_are_measured_once(progress, expected):
+    config = RunConfig(evaluation=EvaluationConfig(every=2))
+    assert is_to_be_measured(config, progress, spent=0.0) == expected
+
+
+@pytest.mark.parametrize(("spent", "expected"), [(0.29, False), (0.31, True), (1.0, True)])
+def test_a_budget_is_measured_in_tenths_and_at_its_end(spent, expected):
+    progress = measured(0.1, tilt=50.0, phase=4, measured_at=0.2)
+    assert is_to_be_measured(RunConfig(budget="1h"), progress, spent) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "progress", "spent", "reason"),
+    [
+        ({}, measured(0.1, 0.2, 0.2, 0.1), 0.0, "held-out reward has not risen for 2 evaluations"),
+        ({}, measured(0.1, 0.2, 0.2), 0.0, None),
+        ({}, measured(0.1, tilt=10.0), 0.0, "reached the final tilt A = 10"),
+        ({"objective": ITERATING}, measured(tilt=10.0, phase=9), 0.0, "went through 9 iterations"),
+        ({"budget": "5m"}, measured(0.1, tilt=10.0), 0.9, None),
+        ({"budget": "5m"}, measured(0.1, 0.1, 0.1), 1.0, "spent its budget of 5m"),
+    ],
+)
+def test_a_run_says_why_it_ends(changes, progress, spent, reason):
+    config = RunConfig(tilt=TiltConfig(patience=2), **changes)
+    assert reason_to_stop(config, progress, spent) == reason
 
 
 @pytest.mark.parametrize(

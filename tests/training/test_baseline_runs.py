@@ -145,8 +145,8 @@ def test_an_iteration_without_differences_changes_nothing(name, iterating, make_
 def test_a_batch_holds_whole_groups(name, iterating, make_trainer):
     """Sixteen of thirty-two rollouts: four groups of four, or eight pairs."""
     trainer = make_trainer(iterating(name), reward=upwards)
-    replay = trainer._open_phase()
-    states, chosen = trainer._batch(replay)
+    replay = trainer.open_phase()
+    states, chosen = trainer.learner.batch(replay, trainer.progress)
     sizes = torch.unique(chosen.group, return_counts=True)[1]
     if name == "spg":
         assert sizes.tolist() == [4] * 4

@@ -8,12 +8,13 @@ from itertools import pairwise
 import pytest
 import torch
 
+from dtm.baselines import SPGConfig
 from dtm.cli import main
 from dtm.errors import ConfigError
 from dtm.models.flops import pass_flops, rollout_flops
-from dtm.training import build, trainer
+from dtm.training import build, sampling
 from dtm.training.budget import Budget, cooling_factor
-from dtm.training.config import AdapterConfig, AuditConfig, ObjectiveConfig, RunConfig, SPGConfig
+from dtm.training.config import AdapterConfig, AuditConfig, ObjectiveConfig, RunConfig
 from dtm.training.display import Display
 from dtm.training.events import JsonLines, read_events
 from dtm.training.interrupts import Interrupted
@@ -106,7 +107,7 @@ def test_rollouts_with_a_cache_cost_what_they_compute_whichever_copy_decodes(pla
     )
     run = make_trainer(config)
     with run.ledger:
-        run._collect("rebuild", config.replay.prompts, first_group=0)
+        run.open_phase()
     cost = run.ledger.take()
     assert cost.tokens == 32 * (8 + 4 * 5)
     assert cost.flops == 32 * rollout_flops(run.policy.student.config, 3, 5, 5, 1, 1)
@@ -228,7 +229,7 @@ def test_all_objectives_are_asked_the_same_prompts_in_the_same_order(tiny, make_
         asked.extend(found.views)
         return found
 
-    monkeypatch.setattr(trainer, "prompts_in_order", recorded)
+    monkeypatch.setattr(sampling, "prompts_in_order", recorded)
     sequences = {}
     for name in ("c-dtm", "spg", "wd1", "vrpo"):
         asked.clear()

@@ -90,7 +90,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_it_does_harm(tiny, m
             return replace(loss, value=loss.value * (torch.nan if trainer.progress.step == 3 else 1))
 
     trainer = make_trainer(tiny, tmp_path)
-    inner, trainer.objective = trainer.objective, Broken()
+    inner, trainer.learner = trainer.learner.objective, replace(trainer.learner, objective=Broken())
     with pytest.raises(DivergedError, match=r"step 3 is not finite.*--optimizer\.lr"):
         trainer.run()
     saved = load_latest(tmp_path)
@@ -117,7 +117,7 @@ def test_a_run_ends_at_the_final_tilt_and_says_so(tiny, make_trainer):
 def test_a_run_ends_at_a_plateau_and_says_so(tiny, make_trainer):
     config = changed(tiny, "tilt", patience=1, final=9.0)
     progress = make_trainer(config, reward=lambda prompts, completions: [0.5] * len(prompts)).run()
-    assert progress.finished == "held-out reward has not risen for 1 phases"
+    assert progress.finished == "held-out reward has not risen for 1 evaluations"
     assert progress.tilt == 1.0
 
 
@@ -178,10 +178,10 @@ def test_adaptive_control_remembers_the_batches_of_its_phase_alone(tiny, make_tr
     first = trainer.progress.control
     assert trainer.progress.control_denominator > 0
     assert first != 1.0
-    assert trainer._phase(trainer.replay).control == first
+    assert trainer.learner.phase(trainer.replay, trainer.progress).control == first
     while trainer.progress.phase == 0:
         trainer._advance()
-    trainer._open_phase()
+    trainer.open_phase()
     assert trainer.progress.control == 1.0
 
 

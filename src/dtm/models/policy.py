@@ -109,9 +109,12 @@ class Policy:
                 model.compile_blocks()
 
     def record(self, shape: torch.Size) -> None:
-        """Replay the student's and π_a's passes over batches of this shape (see `Transformer.record`)."""
+        """Replay the student's and π_a's passes over batches of this shape (see `Transformer.record`).
+
+        Those that replay batches of a shape already go on with that.
+        """
         for model in (self.student, self.teacher):
-            if isinstance(model, Transformer):
+            if isinstance(model, Transformer) and model.recording is None:
                 model.record(shape)
 
     @torch.no_grad()

@@ -1,4 +1,7 @@
-"""The decisions of the annealing loop as pure functions: how far to tilt, how fast to learn, when to stop."""
+"""The decisions of the annealing loop as pure functions.
+
+How far to tilt, how fast to learn, when a phase is over, when to measure, when to stop.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dtm import tilting
+from dtm.training.budget import MEASURED
 from dtm.training.config import RunConfig, TiltConfig
+from dtm.training.progress import Progress
 
 
 def next_step(tilt: float, final: float, step: float) -> float:
@@ -76,8 +81,42 @@ def lr_factor(config: RunConfig, phase_step: int, cooling_from: int | None) -> f
     return rise * max(0.0, 1 - (phase_step - cooling_from) / max(cooling_steps(config), 1))
 
 
+def is_to_be_measured(config: RunConfig, progress: Progress, spent: float) -> bool:
+    """Whether π_a is measured between phases; ``spent`` is the share of the budget, 0 without one.
+
+    The last is, and others so many phases or so much of the budget after the one before; none twice.
+    """
+    evaluations = progress.evaluations
+    if evaluations and evaluations[-1]["tilt"] == progress.tilt:
+        return False
+    if spent >= 1 or _has_arrived(config, progress):
+        return True
+    if config.budget is None or not evaluations:
+        return progress.phase % config.evaluation.every == 0
+    return spent >= progress.measured_at + MEASURED
+
+
+def reason_to_stop(config: RunConfig, progress: Progress, spent: float) -> str | None:
+    """Why a run ends between phases, in words; None: it goes on."""
+    tilt = config.tilt
+    if spent >= 1:
+        return f"spent its budget of {config.budget}"
+    if _has_arrived(config, progress):
+        if config.objective.baseline is not None:
+            return f"went through {progress.phase} iterations"
+        return f"reached the final tilt A = {tilt.final:g}"
+    if has_plateaued([row["reward"] for row in progress.evaluations], tilt.patience):
+        return f"held-out reward has not risen for {tilt.patience} evaluations"
+    return None
+
+
 def has_plateaued(rewards: Sequence[float], patience: int | None) -> bool:
-    """Whether the last ``patience`` phases have brought no mean reward above the best one before."""
+    """Whether the last ``patience`` evaluations have brought no mean reward above the best one before."""
     if patience is None or len(rewards) <= patience:
         return False
     return max(rewards[-patience:]) <= max(rewards[:-patience])
+
+
+def _has_arrived(config: RunConfig, progress: Progress) -> bool:
+    """Whether there is no tilt left to go."""
+    return progress.tilt >= final_tilt(config) - 1e-9

@@ -27,6 +27,8 @@ class Event:
 
 Callback = Callable[[Event], None]
 """Anything that can be called with an event; ``callbacks=[print]`` works."""
+Emit = Callable[..., None]
+"""Makes an event of a kind and numbers by name, and tells every callback."""
 
 
 class SampleFiles:

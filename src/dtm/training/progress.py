@@ -67,6 +67,24 @@ class Progress:
             return -math.inf
         return self.absorbed - self.absorbed_error
 
+    def begin_phase(self, h: float) -> None:
+        """Set out for a + h, with nothing known of the way yet."""
+        self.h, self.phase_step, self.cooling_from = h, 0, None
+        self.absorbed = self.absorbed_error = None
+        self.control_numerator = self.control_denominator = 0.0
+
+    def end_phase(self) -> None:
+        """Arrive at a + h."""
+        assert self.h is not None
+        self.tilt += self.h
+        self.phase += 1
+        self.h = None
+
+    def remember_control(self, numerator: float, denominator: float, memory: float) -> None:
+        """Add a batch to the closed form of the best c, of which so much of the past is kept."""
+        self.control_numerator = memory * self.control_numerator + (1 - memory) * numerator
+        self.control_denominator = memory * self.control_denominator + (1 - memory) * denominator
+
     def place(self) -> dict[str, Any]:
         """Where the run stands, as every row of a phase says it."""
         return {"phase": self.phase, "tilt": self.tilt, "h": self.h}

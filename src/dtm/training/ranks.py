@@ -1,4 +1,7 @@
-"""What several processes of one run must agree on; with a single process all of it is the identity."""
+"""What several processes of one run must agree on, and the noise that they must not share.
+
+With a single process, agreeing is the identity.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from torch import Tensor
 
 from dtm import tilting
 from dtm.errors import require
+from dtm.random import stream
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -31,6 +35,11 @@ def start_accelerator(device: torch.device, precision: str) -> Accelerator:
         "Start it without accelerate launch or torchrun.",
     )
     return accelerator
+
+
+def own_stream(accelerator: Accelerator, seed: int, purpose: str, step: int = 0) -> torch.Generator:
+    """The generator of this process, on its device, for one purpose at one step."""
+    return stream(seed, purpose, step, accelerator.process_index, accelerator.device)
 
 
 def gather_all(values: Float[Tensor, " N"]) -> Float[Tensor, " M"]:

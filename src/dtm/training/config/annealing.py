@@ -1,0 +1,138 @@
+"""How it is learnt: the ladder of tilts, the buffer of rollouts, and the updates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from dtm.errors import require
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TiltConfig:
+    """The annealing ladder a = 0 → A in phases of h."""
+
+    step: float | Literal["auto"] = 2.5
+    """h, the tilt added by each phase; auto: as much as keeps ESS at the target."""
+    final: float = 10.0
+    """A, the tilt at which annealing stops; for a baseline the number of iterations, and the rest of this
+    section, apart from patience, says nothing. Not read where there is a budget."""
+    ess: float = 0.7
+    """Effective sample size, as a fraction of the buffer, that step = auto aims at."""
+    step_cap: float = 5.0
+    """Largest h that auto may choose; it is also the answer when all rewards are equal."""
+    absorbed: float = 0.9
+    """A phase ends once this fraction of the available KL is gained, on fresh rollouts and with its
+    standard error taken off."""
+    max_steps: int = 200
+    """Optimiser steps after which a phase ends in any case."""
+    patience: int | None = None
+    """Stop when the mean reward has not risen for this many phases; none: go on until A."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.final < math.inf, f"tilt.final must be positive and finite, got {self.final:g}")
+        if self.step != "auto":
+            require(
+                0 < self.step <= self.final,
+                f"tilt.step must lie in (0, {self.final:g}] (tilt.final), got {self.step:g}",
+            )
+        require(0 < self.ess < 1, f"tilt.ess is a fraction in (0, 1), got {self.ess:g}")
+        require(self.step_cap > 0, f"tilt.step-cap must be positive, got {self.step_cap:g}")
+        require(
+            self.absorbed > 0,
+            f"tilt.absorbed must be positive (above 1 never ends a phase early), got {self.absorbed:g}",
+        )
+        require(self.max_steps >= 1, f"tilt.max-steps must be at least 1, got {self.max_steps}")
+        require(
+            self.patience is None or self.patience >= 1,
+            f"tilt.patience must be at least 1, got {self.patience}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayConfig:
+    """The buffer of rollouts that batches are drawn from; a baseline rebuilds it in every iteration."""
+
+    prompts: int = 64
+    """Prompts in the buffer."""
+    completions: int = 8
+    """K, completions of each prompt; with one alone the progress meter has nothing to compare."""
+    refresh_every: int = 25
+    """Steps between refreshes."""
+    refresh_fraction: float = 0.25
+    """Share of the prompts that a refresh replaces by fresh rollouts of π_a."""
+    priority: float = 0.8
+    """Share of the draws that goes to rollouts in proportion to |w̄ − 1|, whose gradient is not nearly
+    zero; corrected for, so nothing is biased. 0 draws all alike."""
+
+    def __post_init__(self) -> None:
+        require(self.prompts >= 1, f"replay.prompts must be at least 1, got {self.prompts}")
+        require(self.completions >= 1, f"replay.completions must be at least 1, got {self.completions}")
+        require(0 <= self.priority < 1, f"replay.priority must lie in [0, 1), got {self.priority:g}")
+        require(self.refresh_every >= 1, f"replay.refresh-every must be at least 1, got {self.refresh_every}")
+        require(
+            0 < self.refresh_fraction <= 1,
+            f"replay.refresh-fraction must lie in (0, 1], got {self.refresh_fraction:g}",
+        )
+
+    @property
+    def refresh_prompts(self) -> int:
+        """Prompts that a refresh replaces."""
+        return max(1, round(self.refresh_fraction * self.prompts))
+
+    @property
+    def closing_prompts(self) -> int:
+        """Prompts on which a phase is measured at its end."""
+        return max(1, self.prompts // 4)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerConfig:
+    """AdamW; its moments and the learning-rate schedule start anew in every phase of c-DTM.
+
+    A baseline keeps the moments, and uses no warm-up, decay or average.
+    """
+
+    lr: float = 1e-4
+    """η, the peak learning rate."""
+    betas: tuple[float, float] = (0.9, 0.99)
+    """Adam's memory of the gradient and of its square."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    clip_norm: float = 1.0
+    """Largest gradient norm, for a loss in nats per token."""
+    warmup: float = 0.05
+    """Share of tilt.max-steps over which the learning rate rises at a phase's start."""
+    decay: float = 0.2
+    """Share of tilt.max-steps over which it falls to zero at a phase's end."""
+    batch: int = 128
+    """Rollouts in a step, each masked once, or as often as the baseline says. A baseline takes whole groups,
+    and all of the buffer if it has no more."""
+    micro_batch: int | None = None
+    """Rows in one forward pass; changes memory, never the gradient. None: as many as batch."""
+    ema: float | None = None
+    """Memory of the student's moving average, which then becomes the next π_a; none: off."""
+
+    def __post_init__(self) -> None:
+        require(self.lr > 0, f"optimizer.lr must be positive, got {self.lr:g}")
+        require(all(0 <= b < 1 for b in self.betas), f"optimizer.betas must lie in [0, 1), got {self.betas}")
+        require(
+            self.weight_decay >= 0, f"optimizer.weight-decay must not be negative, got {self.weight_decay:g}"
+        )
+        require(self.clip_norm > 0, f"optimizer.clip-norm must be positive, got {self.clip_norm:g}")
+        require(self.batch >= 1, f"optimizer.batch must be at least 1, got {self.batch}")
+        require(
+            self.micro_batch is None or self.micro_batch >= 1,
+            f"optimizer.micro-batch must be at least 1, got {self.micro_batch}",
+        )
+        require(
+            min(self.warmup, self.decay) >= 0 and self.warmup + self.decay <= 1,
+            f"optimizer.warmup + optimizer.decay must lie in [0, 1], got {self.warmup:g} + {self.decay:g}",
+        )
+        require(self.ema is None or 0 < self.ema < 1, f"optimizer.ema must lie in (0, 1), got {self.ema}")
+
+    @property
+    def rows(self) -> int:
+        """Rows in one forward pass."""
+        return self.micro_batch or self.batch

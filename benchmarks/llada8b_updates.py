@@ -93,6 +93,7 @@ def updates(
             lora=LoRA(rank=sizes.rank, targets=("published",)),
             nf4=nf4,
             recompute=recompute,
+            compiled=compiled and bench.on_gpu,
             held=max(1, HELD // sizes.model.vocab_size),
             weight_bytes=torch.finfo(bench.dtype).bits // 8,
             compute_bytes=torch.finfo(bench.dtype).bits // 8,

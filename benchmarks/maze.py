@@ -75,10 +75,9 @@ def settings(folders: Mapping[str, Path], smoke: bool) -> dict[str, RunConfig]:
         for name in ("maze", "maze-paper")
     )
     chosen = {"default": good}
-    uncapped = replace(good, objective=replace(good.objective, weight_cap=None))
     for h in (2.5, 7.5):
         for control in ("zero", "one", "adaptive"):
-            chosen[f"c {control}, h {h:g}"] = _ablation(uncapped, control, h)
+            chosen[f"c {control}, h {h:g}"] = _ablation(good, control, h)
     for control, h in (("one", 2.5), ("zero", 2.5), ("one", 7.5)):
         chosen[f"paper: c {control}, h {h:g}"] = _ablation(weak, control, h)
     chosen["paper base, default recipe"] = _ablation(replace(good, model=weak.model), "adaptive", 5.0)

@@ -49,6 +49,7 @@ def fit(arguments: list[str]) -> int:
         rollouts=options.rollouts,
         lora=LoRA(rank=options.rank, targets=tuple(options.targets.split(","))),
         held=max(1, HELD // shape.vocab_size),
+        compiled=True,
     )
     found = fit(shape, run, options.block, memory - CONTEXT)
     table = Table(

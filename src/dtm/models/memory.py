@@ -48,6 +48,8 @@ class TrainingShape:
     """b."""
     recompute: int = 0
     """Blocks that are recomputed in the backward pass."""
+    compiled: bool = False
+    """Whether blocks are compiled: products and nonlinearities are then worked out again, not kept."""
     held: int | None = None
     """Scored positions whose logits are held at a time; None: all of a micro-batch."""
     decoded: int = 0
@@ -178,11 +180,13 @@ def activations(model: TransformerConfig, run: TrainingShape) -> int:
 
     Of a block autograd keeps: the inputs of both norms and what they return, q, k, v and the attention's
     result (6 D and 2 D K/H), the gate before and after its nonlinearity, the other branch and their
-    product (4 F), and A x of every adapter (r each). Norms that are themselves trained keep 2 D more.
+    product (4 F; compiled, the two branches alone: 2 F), and A x of every adapter (r each). Norms that are
+    themselves trained keep 2 D more.
     """
     token = run.rows * run.length * run.compute_bytes
     narrow = model.width // model.heads * (model.kv_heads or model.heads)
     own = 2 * model.width if run.lora is None else run.lora.rank * len(run.lora.projections(model.family))
-    block = token * (6 * model.width + 2 * narrow + 4 * model.ffn + own)
+    branches = 2 if run.compiled and not run.nf4 else 4  # layers in four bits are not compiled
+    block = token * (6 * model.width + 2 * narrow + branches * model.ffn + own)
     again = min(run.recompute, model.layers)
     return (model.layers - again + (again > 0)) * block + again * token * model.width

@@ -51,10 +51,10 @@ def maze() -> RunConfig:
         model=ModelConfig(width=320, layers=6, heads=5, ffn=928),
         decoding=DecodingConfig(order="max-probability", block=8, certainty=0.999, batch=2560),
         audit=AuditConfig(share=0.0),
-        objective=ObjectiveConfig(after_end=False, weight_cap=20.0),
-        tilt=TiltConfig(step=8.0, final=56.0, max_steps=400),
+        objective=ObjectiveConfig(after_end=False),
+        tilt=TiltConfig(step=5.0, final=60.0, max_steps=300),
         replay=ReplayConfig(
-            prompts=640, completions=16, refresh_every=80, refresh_fraction=0.5, priority=0.5
+            prompts=640, completions=16, refresh_every=150, refresh_fraction=0.5, priority=0.5
         ),
         optimizer=OptimizerConfig(lr=2e-4, batch=768, decay=0.8),
         evaluation=EvaluationConfig(prompts=512, completions=4),

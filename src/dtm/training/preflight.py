@@ -93,6 +93,7 @@ def _shape_of_run(config: RunConfig, task: Task, shape: TransformerConfig) -> Tr
         weight_bytes=2 if half and lora is not None else 4,
         nf4=config.model.nf4,
         compute_bytes=2 if half else 4,
+        compiled=build.compiles(config, build.build_device(config)),
         held=max(1, HELD // shape.vocab_size) if config.objective.baseline is None else None,
         decoded=together,
         candidates=min(together * written, HEAD_ROWS) if decoder.is_ragged else together * written,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -25,13 +24,6 @@ def local_log_z(tilt: Float[Tensor, " N"]) -> float:
     return float(tilting.log_mean_exp(tilt))
 
 
-def capped(
-    reward: Float[Tensor, " N"], offset: Float[Tensor, " N"], h: float, cap: float | None
-) -> Float[Tensor, " N"]:
-    """Rewards, lowered to where e^{h(r − b)} is at the cap."""
-    return reward if cap is None else torch.minimum(reward, offset + math.log(cap) / h)
-
-
 def prompt_offset(rollouts: Rollouts, baseline: bool) -> Float[Tensor, " N"]:
     """What is taken off each reward: the mean of the prompt's other completions, or nothing."""
     reward = rollouts.reward
@@ -48,18 +40,17 @@ class Replay:
         baseline: bool = False,
         log_z: LogZ = local_log_z,
         credit: Credit | None = None,
-        cap: float | None = None,
     ) -> None:
-        self.h, self.baseline, self.log_z, self.credit, self.cap = h, baseline, log_z, credit, cap
+        self.h, self.baseline, self.log_z, self.credit = h, baseline, log_z, credit
         self._hold(rollouts)
 
     def __len__(self) -> int:
         return len(self.rollouts)
 
     def _hold(self, rollouts: Rollouts) -> None:
-        self.rollouts, group = rollouts, rollouts.group
+        reward, group = rollouts.reward, rollouts.group
+        self.rollouts = rollouts
         offset = prompt_offset(rollouts, self.baseline)
-        reward = capped(rollouts.reward, offset, self.h, self.cap)
         self.weights = tilting.weigh(
             reward, group, self.h, offset, self.log_z(self.h * (reward - offset).double())
         )
@@ -70,8 +61,7 @@ class Replay:
 
     def log_weight(self, fresh: Rollouts) -> Float[Tensor, " M"]:
         """log w̄ of rollouts that are not in the buffer, on its normalisation."""
-        offset = prompt_offset(fresh, self.baseline)
-        return self.h * (capped(fresh.reward, offset, self.h, self.cap) - offset) - self.weights.log_z
+        return self.h * (fresh.reward - prompt_offset(fresh, self.baseline)) - self.weights.log_z
 
     @property
     def next_group(self) -> int:

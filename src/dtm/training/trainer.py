@@ -260,8 +260,7 @@ class Trainer:
     def _hold(self, rollouts: Rollouts, h: float) -> Replay:
         """A buffer for a tilt by h, with a baseline's credits."""
         credit = None if self.baseline is None else self.baseline.credit
-        objective = self.config.objective
-        return Replay(rollouts, h, objective.prompt_baseline, global_log_z, credit, objective.weight_cap)
+        return Replay(rollouts, h, self.config.objective.prompt_baseline, global_log_z, credit)
 
     def _is_idle(self, replay: Replay) -> bool:
         """Whether the buffer has nothing to say: rewards that are equal, everywhere or within each group."""

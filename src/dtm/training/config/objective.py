@@ -53,10 +53,6 @@ class ObjectiveConfig:
     prompt_baseline: bool = True
     """Take the mean reward of a prompt's other completions off each reward. The target π_{a+h} stays the
     same, but prompts whose rewards are always high no longer drown the others."""
-    weight_cap: float | None = None
-    """A completion counts at most this many times as much as its prompt's others do on average: rewards above
-    that are lowered, in this phase, to where they reach it. Keeps the few successes on prompts that mostly
-    fail from being all that a batch learns; none: no limit. Needs prompt-baseline."""
     block: int | Literal["decoding", "any-order"] = "decoding"
     """Block size of the masking interpolant; decoding: the same as the decoder's."""
     after_end: bool = True
@@ -75,15 +71,6 @@ class ObjectiveConfig:
     def __post_init__(self) -> None:
         memory = self.control_memory
         require(0 <= memory < 1, f"objective.control-memory must lie in [0, 1), got {memory:g}")
-        cap = self.weight_cap
-        require(
-            cap is None or cap > 1, f"objective.weight-cap must exceed 1, the weight of the others; got {cap}"
-        )
-        require(
-            cap is None or self.prompt_baseline,
-            "objective.weight-cap compares a completion with its prompt's others: it needs "
-            "--objective.prompt-baseline",
-        )
 
     @property
     def baseline(self) -> BaselineConfig | None:

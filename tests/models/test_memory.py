@@ -141,8 +141,9 @@ def test_the_parts_add_up_and_follow_the_setting():
     assert "total" in str(full)
 
 
-def test_decoding_takes_keys_and_values_merged_layers_and_logits():
-    config, lora = shape(kv_heads=2, family="llada"), LoRA(rank=8)
+@pytest.mark.parametrize("targets", ["all", "published", "down"])
+def test_decoding_takes_keys_and_values_merged_layers_and_logits(targets):
+    config, lora = shape(kv_heads=2, family="llada"), LoRA(rank=8, targets=(targets,))
     plain = estimate(config, run(lora=lora, decoded=5, candidates=7))
     assert plain.rollouts == 5 * 32 * 4 * (2 * 64 + 3 * 160) + 4 * 4 * 7 * 50
     cached = estimate(config, run(lora=lora, decoded=5, candidates=7, cached=True))

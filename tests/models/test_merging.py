@@ -6,9 +6,11 @@ import pytest
 import torch
 
 import dtm
+from dtm.decoding import Decoder, SampledConfidence, decode_rows
 from dtm.models import LoRA, Policy, Transformer, TransformerConfig
 from dtm.models.merging import merged
 from dtm.random import stream
+from dtm.records import Prompts
 
 pytest.importorskip("peft")
 TOKENS = torch.randint(0, 10, (3, 7), generator=stream(0, "tokens"))
@@ -43,6 +45,43 @@ def test_a_merged_model_is_the_adapted_one(changes):
     assert not any("lora" in name for name, _ in one.named_parameters())
 
 
+@pytest.mark.parametrize("targets", ["all", "published", "v"])
+@pytest.mark.parametrize("changes", [{"family": "llada"}, {"qkv_bias": True, "kv_heads": 2, "shift": 1}])
+def test_projections_of_one_input_become_one_product(changes, targets):
+    made = moved(Policy(policy(**changes).base, lora=LoRA(rank=4, targets=(targets,))))
+    one = merged(made.teacher)
+    expected = dict(made.teacher.named_modules())
+    x = torch.randn(2, 5, 32, generator=stream(0, "x"))
+    for number, block in enumerate(one.blocks):
+        assert block.attention.qkv.weight.shape == (32 + 2 * 32 * (made.base.config.kv_heads or 4) // 4, 32)
+        for name, found in zip("qkv", block.attention._projected(x), strict=True):
+            wanted = expected[f"blocks.{number}.attention.{name}"](x)
+            torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    assert (one.blocks[0].gate_up is None) == (targets == "v")
+
+
+@pytest.mark.parametrize("cache", ["none", "block"])
+@pytest.mark.parametrize("changes", [{"family": "llada"}, {"qkv_bias": True, "kv_heads": 2, "shift": 1}])
+def test_a_merged_model_writes_what_the_adapted_one_writes(changes, cache):
+    made = policy(**changes)
+    prompts = Prompts(TOKENS, torch.ones_like(TOKENS, dtype=torch.bool), [None] * len(TOKENS))
+    decoder = Decoder(order=SampledConfidence(), block=4, tokens_per_step=2, cache=cache)
+    found, expected = (
+        decode_rows(model, prompts, 12, decoder, 0, 2).tokens
+        for model in (merged(made.teacher), made.teacher)
+    )
+    assert torch.equal(found, expected)
+    other = decode_rows(made.base, prompts, 12, decoder, 0, 2).tokens
+    assert not torch.equal(other, expected)
+
+
+def test_models_that_are_saved_keep_the_names_of_their_layers():
+    made = policy()
+    merged(made.teacher)
+    assert not any("qkv" in name or "gate_up" in name for name in made.teacher.state_dict())
+    assert "blocks.0.attention.q.weight" in Transformer(made.base.config).state_dict()
+
+
 def test_merging_touches_no_model_and_shares_what_has_no_adapter():
     made = Policy(policy().base, lora=LoRA(rank=4, targets=("q",)))
     before = {name: value.clone() for name, value in made.base.state_dict().items()}
@@ -55,7 +94,8 @@ def test_merging_touches_no_model_and_shares_what_has_no_adapter():
     again = merged(made.teacher)
     assert again.embedding is made.base.embedding
     assert again.blocks[1].up is made.base.blocks[1].up
-    assert again.blocks[1].attention.q is not made.base.blocks[1].attention.q
+    assert again.blocks[1].attention.out is made.base.blocks[1].attention.out
+    assert not hasattr(again.blocks[1].attention, "q")
     assert not any(parameter.requires_grad for parameter in again.parameters())
     assert all(parameter.requires_grad for parameter in made.trained())
     assert hidden.shape == made.student.hidden(TOKENS).shape

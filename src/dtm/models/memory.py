@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 
 from dtm.models.adapters import LoRA
 from dtm.models.family import PROJECTIONS
+from dtm.models.merging import GROUPS
 from dtm.models.transformer import TransformerConfig
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
@@ -154,10 +155,10 @@ def adapter_parameters(model: TransformerConfig, lora: LoRA) -> int:
 
 
 def merged_bytes(model: TransformerConfig, lora: LoRA, bytes_each: int) -> int:
-    """Copies of the weights that adapters are merged into."""
-    shapes = projection_shapes(model)
-    weights = sum(inputs * outputs for inputs, outputs in (shapes[n] for n in lora.projections(model.family)))
-    return model.layers * weights * bytes_each
+    """Copies of the weights that adapters are merged into, and of those that become one matrix with them."""
+    shapes, adapted = projection_shapes(model), set(lora.projections(model.family))
+    copied = [shapes[name] for names in GROUPS.values() if adapted & set(names) for name in names]
+    return model.layers * sum(inputs * outputs for inputs, outputs in copied) * bytes_each
 
 
 def cache_bytes(model: TransformerConfig, rows: int, length: int, bytes_each: int) -> int:

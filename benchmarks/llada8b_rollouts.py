@@ -89,7 +89,7 @@ def rollouts(bench: Rig, refresh: int | None) -> None:
 
 def merged_teacher(bench: Rig, policy: Policy) -> Transformer:
     """π_a as a run decodes with it."""
-    model = policy.merged_teacher()
+    model = policy.pi_a()
     assert isinstance(model, Transformer)
     if bench.on_gpu:
         model.compile_blocks()

@@ -10,7 +10,7 @@ from dtm.decoding import Decoder, SampledConfidence, decode_rows
 from dtm.models import LoRA, Policy, Transformer, TransformerConfig
 from dtm.models.merging import merged
 from dtm.random import stream
-from dtm.records import Prompts
+from dtm.records import MaskedStates, Prompts
 
 pytest.importorskip("peft")
 TOKENS = torch.randint(0, 10, (3, 7), generator=stream(0, "tokens"))
@@ -110,8 +110,33 @@ def test_four_bit_weights_are_unpacked_and_merged(write_hub):
     torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
 
 
+def test_pi_a_is_merged_where_asked_once_for_each_promotion_and_updates_read_it_too():
+    base = policy().base
+    plain, made = (moved(Policy(base, lora=LoRA(rank=4), merge=merge)) for merge in (False, True))
+    assert plain.pi_a() is plain.teacher
+    one = made.pi_a()
+    assert one is made.pi_a()
+    assert one is not made.teacher
+    scored = torch.ones_like(TOKENS, dtype=torch.bool)
+    length = torch.full((len(TOKENS),), TOKENS.shape[1])
+    states = MaskedStates(
+        TOKENS, TOKENS, None, scored, torch.ones(len(TOKENS)), length, 7, len(TOKENS), length.sum()
+    )
+    torch.testing.assert_close(made.log_pi_a(states), plain.log_pi_a(states), atol=1e-5, rtol=1e-5)
+    calls = []
+    one.register_forward_hook(lambda *_: calls.append(1))
+    made.log_pi_a(states)
+    made.rows_a(states)
+    assert len(calls) == 2
+    with torch.no_grad():
+        made.trained()[0].add_(1.0)
+    made.promote()
+    assert made.pi_a() is not one
+    expected = made.teacher(TOKENS, None, scored)
+    torch.testing.assert_close(made.log_pi_a(states), expected, atol=1e-4, rtol=1e-4)
+    assert (expected - plain.log_pi_a(states)).abs().max() > 1e-3
+
+
 def test_a_teacher_without_an_adapter_has_nothing_to_merge():
-    made = policy()
-    assert made.merged_teacher() is not made.teacher
-    whole = Policy(Transformer(made.base.config, stream(0, "test")))
-    assert whole.merged_teacher() is whole.teacher
+    whole = Policy(Transformer(policy().base.config, stream(0, "test")), merge=True)
+    assert whole.pi_a() is whole.teacher

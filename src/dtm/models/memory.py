@@ -60,7 +60,7 @@ class TrainingShape:
     cached: bool = False
     """Whether keys and values are kept while a block is decoded."""
     merged: bool = False
-    """Whether π_a's adapter is merged into copies of the weights while decoding."""
+    """Whether π_a is run with its adapter merged into copies of the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Memory:
     weights: int
     """The base, or the student where all weights are trained."""
     adapters: int
-    """The adapters of student, π_a and average; or the copies that take their place."""
+    """The adapters of student, π_a and average, and π_a's merged layers; or copies of all weights."""
     optimizer: int
     """Gradient and Adam's two moments, for every trained weight."""
     activations: int
@@ -78,7 +78,7 @@ class Memory:
     logits: int
     """Distributions over the vocabulary at the scored positions."""
     rollouts: int
-    """What decoding needs beside the weights: merged layers, keys and values, one block's states, logits."""
+    """What decoding needs beside the weights: keys and values, one block's states, logits."""
     buffer: int
     """The replay buffer."""
 
@@ -107,6 +107,7 @@ def estimate(model: TransformerConfig, run: TrainingShape) -> Memory:
     else:
         trained = adapter_parameters(model, run.lora)
         copies = (1 + further) * trained * 4  # adapters are float32
+        copies += merged_bytes(model, run.lora, run.weight_bytes) if run.merged else 0
         state = 3 * trained * 4
     return Memory(
         weights=weights(model, run.weight_bytes, run.nf4),
@@ -172,8 +173,7 @@ def rollouts(model: TransformerConfig, run: TrainingShape) -> int:
     states = run.decoded * run.length * run.compute_bytes * (2 * model.width + 3 * model.ffn)
     logits = _DRAW_COPIES * 4 * run.candidates * model.rows
     kept = cache_bytes(model, run.decoded, run.length, run.compute_bytes) if run.cached else 0
-    copies = merged_bytes(model, run.lora, run.weight_bytes) if run.merged and run.lora is not None else 0
-    return states + logits + kept + copies
+    return states + logits + kept
 
 
 def activations(model: TransformerConfig, run: TrainingShape) -> int:

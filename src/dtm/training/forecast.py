@@ -94,7 +94,8 @@ def counted_seconds(config: RunConfig, task: Task, shape: TransformerConfig, dev
     refresh = decoding.refresh if decoding.cache == "block" else None
     rollout = rollout_flops(shape, prompt, completion, block, decoding.tokens_per_step, refresh)
     recompute = preflight.recomputed_blocks(config, task, shape) / shape.layers
-    row = update_flops(shape, prompt + completion, block / 2, build.build_lora(config), recompute)
+    lora, merge = build.build_lora(config), config.adapter.merge
+    row = update_flops(shape, prompt + completion, block / 2, lora, recompute, merge)
     return (done.rollouts * rollout + done.rows * row) / (0.5 * _rate(config, device))
 
 

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 from dtm.evaluation.evaluate import Evaluation, evaluate
 from dtm.models.denoiser import Denoiser
 from dtm.models.policy import Policy
-from dtm.models.transformer import Transformer
 from dtm.random import stream
 from dtm.records import Prompts, Rollouts
 from dtm.training.audit import Tally, audit
-from dtm.training.build import compiles
 from dtm.training.config import RunConfig
 from dtm.training.events import Emit
 from dtm.training.progress import Progress
@@ -41,7 +39,7 @@ class Sampling:
 
         ``progress`` moves on when all of them are there: a stop in mid-collection repeats the whole.
         """
-        asked, teacher = self._prompts(progress.asked, prompts), self._teacher()
+        asked, teacher = self._prompts(progress.asked, prompts), self.policy.pi_a()
         noise = own_stream(self.accelerator, self.config.seed, f"{purpose} rollouts", progress.step)
         completions, tilt = self.config.replay.completions, progress.tilt
         with self.accelerator.autocast():
@@ -60,13 +58,15 @@ class Sampling:
         asked, completions = self._prompts(0, 8), self.config.replay.completions
         noise = own_stream(self.accelerator, self.config.seed, "warm-up")
         with self.accelerator.autocast():
-            return self.collector.collect(self._teacher(), asked, completions, 0.0, noise).rollouts
+            return self.collector.collect(self.policy.pi_a(), asked, completions, 0.0, noise).rollouts
 
     def evaluate(self) -> Evaluation:
         """Measure π_a on the held-out prompts."""
         with self.accelerator.autocast():
             # By the configured decoder, also after a fallback: base and tuned are measured alike.
-            return evaluate(self._teacher(), self.collector, self.config.evaluation, self.accelerator.device)
+            return evaluate(
+                self.policy.pi_a(), self.collector, self.config.evaluation, self.accelerator.device
+            )
 
     def _audit(
         self, purpose: str, teacher: Denoiser, prompts: Prompts, progress: Progress, emit: Emit
@@ -89,15 +89,6 @@ class Sampling:
         if exact_because is None:
             return self.collector
         return replace(self.collector, decoder=self.collector.decoder.without_shortcuts)
-
-    def _teacher(self) -> Denoiser:
-        """π_a, with its adapter merged into the weights where that is wanted."""
-        if not self.config.adapter.merge:
-            return self.policy.teacher
-        model = self.policy.merged_teacher()
-        if isinstance(model, Transformer) and compiles(self.config, self.accelerator.device):
-            model.compile_blocks()
-        return model
 
     def _prompts(self, first: int, count: int) -> Prompts:
         """Training prompts from the ``first`` on, in this process's order."""

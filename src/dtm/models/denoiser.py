@@ -25,6 +25,8 @@ class Denoiser(nn.Module, ABC):
     eos_id: int
     shift: int = 0
     """0: the state at position i predicts token i (LLaDA); 1: the state at i − 1 does (Dream)."""
+    fp8: bool = False
+    """Whether its projections are in eight bits: it then only approximates the model it was made from."""
     on_pass: Callable[[Denoiser, int, int, int, bool], None] | None = None
     """Told of every pass: positions computed, those that each attends to, those scored by the head, and
     whether a backward pass follows."""

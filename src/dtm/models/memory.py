@@ -61,6 +61,8 @@ class TrainingShape:
     """Whether keys and values are kept while a block is decoded."""
     merged: bool = False
     """Whether π_a is run with its adapter merged into copies of the weights."""
+    fp8: bool = False
+    """Whether rollouts are drawn by a copy of π_a in eight bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Memory:
     weights: int
     """The base, or the student where all weights are trained."""
     adapters: int
-    """The adapters of student, π_a and average, and π_a's merged layers; or copies of all weights."""
+    """The adapters of student, π_a and average, or copies of all weights; and π_a's merged layers."""
     optimizer: int
     """Gradient and Adam's two moments, for every trained weight."""
     activations: int
@@ -111,7 +113,7 @@ def estimate(model: TransformerConfig, run: TrainingShape) -> Memory:
         state = 3 * trained * 4
     return Memory(
         weights=weights(model, run.weight_bytes, run.nf4),
-        adapters=copies,
+        adapters=copies + (fp8_bytes(model) if run.fp8 else 0),
         optimizer=state,
         activations=activations(model, run),
         logits=_LOGIT_COPIES * 4 * min(run.rows * run.scored, run.held or run.rows * run.scored) * model.rows,
@@ -160,6 +162,12 @@ def merged_bytes(model: TransformerConfig, lora: LoRA, bytes_each: int) -> int:
     shapes, adapted = projection_shapes(model), set(lora.projections(model.family))
     copied = [shapes[name] for names in GROUPS.values() if adapted & set(names) for name in names]
     return model.layers * sum(inputs * outputs for inputs, outputs in copied) * bytes_each
+
+
+def fp8_bytes(model: TransformerConfig) -> int:
+    """Copies of the projections in eight bits, and a float32 scale for each of their outputs."""
+    scales = model.layers * sum(outputs for _, outputs in projection_shapes(model).values())
+    return projection_parameters(model) + 4 * scales
 
 
 def cache_bytes(model: TransformerConfig, rows: int, length: int, bytes_each: int) -> int:

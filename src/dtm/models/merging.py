@@ -3,8 +3,8 @@
     q, k, v → one matrix    gate, up → one matrix    W x + (α / r) B A x → one product, not three
 
 The base is never touched: new layers take the place of adapted ones and of those beside them, and everything
-else is shared, so there is nothing to undo. The sum is taken in float32 and rounded to the base's precision;
-four-bit weights are unpacked for it.
+else is shared, so there is nothing to undo. The sum is taken in float32 and rounded to the base's precision,
+or to eight bits (`fp8`); four-bit weights are unpacked for it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dtm.errors import require
+from dtm.models.denoiser import Denoiser
+from dtm.models.fp8 import Fp8Linear, require_products
 from dtm.models.nf4 import full_weight, is_nf4
 from dtm.models.transformer import Transformer
 
@@ -28,8 +31,25 @@ GROUPS = {
 """What a block's projections become, and which of them: those of a group have the same input."""
 
 
-def merged(model: Transformer) -> Transformer:
-    """A model with the adapter of ``model`` in its weights, for inference; groups without one are shared."""
+def for_decoding(model: Denoiser, fp8: bool) -> Denoiser:
+    """The model itself, or with ``fp8`` one whose projections are those of the model in eight bits."""
+    if not fp8:
+        return model
+    require(
+        isinstance(model, Transformer),
+        f"decoding.fp8 needs a native transformer; of a {type(model).__name__} the projections are unknown",
+    )
+    assert isinstance(model, Transformer)
+    return merged(model, fp8=True)
+
+
+def merged(model: Transformer, fp8: bool = False) -> Transformer:
+    """A model with the adapter of ``model`` in its weights, for inference; groups without one are shared.
+
+    With ``fp8`` every projection is new, and in eight bits.
+    """
+    if fp8:
+        require_products(model.embedding.weight.device)
     shared = [m for m in model.modules() if hasattr(m, "lora_A") or not any(True for _ in m.children())]
     made = copy.deepcopy(model, {id(module): module for module in shared})
     for block in made.blocks:
@@ -37,10 +57,12 @@ def merged(model: Transformer) -> Transformer:
             where, _, whole = path.rpartition(".")
             parent = block.get_submodule(where)
             parts = [parent.get_submodule(name) for name in names]
-            if any(hasattr(part, "lora_A") for part in parts):
+            if fp8 or any(hasattr(part, "lora_A") for part in parts):
                 for name in names:
                     delattr(parent, name)
-                setattr(parent, whole, _one_layer(parts))
+                layer = _one_layer(parts)
+                setattr(parent, whole, Fp8Linear(layer.weight, layer.bias) if fp8 else layer)
+    made.fp8 = fp8
     return made.eval()
 
 

@@ -23,7 +23,7 @@ from dtm.models.adapters import (
     load_adapter_weights,
 )
 from dtm.models.denoiser import Denoiser
-from dtm.models.merging import merged
+from dtm.models.merging import for_decoding, merged
 from dtm.models.transformer import Transformer
 from dtm.random import stream
 from dtm.records import MaskedStates
@@ -59,7 +59,7 @@ class Policy:
         self.average = None if ema is None else self._frozen_student()
         self.forward: Callable[..., Tensor] = self.student
         """How the student is called; a data-parallel trainer puts its wrapper here."""
-        self._merged: Denoiser | None = None
+        self._made: dict[bool, Denoiser] = {}
         self._compiles = False
 
     def log_pi(self, states: MaskedStates) -> Float[Tensor, "N V"]:
@@ -87,16 +87,19 @@ class Policy:
         assert self.base is not None
         return self.base(states.tokens, states.attention, states.scored)
 
-    def pi_a(self) -> Denoiser:
-        """π_a as it is run: with ``merge`` by copies of weights that have its adapter in them, made once."""
-        if self.lora is None or not self.merge:
+    def pi_a(self, fp8: bool = False) -> Denoiser:
+        """π_a as it is run: with ``merge`` by copies of the weights that have its adapter in them.
+
+        With ``fp8`` they are in eight bits, also without an adapter. Copies are made once for each π_a.
+        """
+        if not fp8 and (self.lora is None or not self.merge):
             return self.teacher
-        if self._merged is None:
-            model = merged(_transformer(self.teacher))
+        if fp8 not in self._made:
+            made = for_decoding(self.teacher, fp8) if fp8 else merged(_transformer(self.teacher))
             if self._compiles:
-                model.compile_blocks()
-            self._merged = model
-        return self._merged
+                _transformer(made).compile_blocks()
+            self._made[fp8] = made
+        return self._made[fp8]
 
     def trained(self) -> list[nn.Parameter]:
         """What the optimiser changes: the student's weights, or those of its adapter."""
@@ -109,7 +112,7 @@ class Policy:
     def load_weights(self, model: Denoiser, weights: Mapping[str, Tensor]) -> None:
         """Put back what `weights` returned, strictly."""
         if model is self.teacher:
-            self._merged = None
+            self._made.clear()
         if self.lora is None:
             model.load_state_dict(weights)
         else:

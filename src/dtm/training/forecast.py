@@ -18,6 +18,7 @@ from dtm.decoding import decode_all
 from dtm.interpolants import MaskCount
 from dtm.models.denoiser import Denoiser
 from dtm.models.flops import rollout_flops, update_flops
+from dtm.models.merging import for_decoding
 from dtm.models.transformer import TransformerConfig
 from dtm.objectives import mdm_loss
 from dtm.random import stream
@@ -122,9 +123,11 @@ def _rollout(config: RunConfig, task: Task, model: Denoiser, device: torch.devic
     rows = max(2, min(ROWS, config.decoding.batch, int(0.1 / _forward(config, task, model, device))))
     prompts = task.prompts("train", rows, stream(0, "forecast")).to(device)
     decoder, noise = build.build_decoder(config.decoding), stream(0, "forecast", device=device)
+    decoding = for_decoding(model, decoder.fp8)
     with build.autocast(config, device):
         return (
-            _seconds(lambda: decode_all(model, prompts, task.completion_length, decoder, noise, rows)) / rows
+            _seconds(lambda: decode_all(decoding, prompts, task.completion_length, decoder, noise, rows))
+            / rows
         )
 
 

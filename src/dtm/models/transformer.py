@@ -250,6 +250,7 @@ class Transformer(Denoiser):
         Training, rollouts, passes over windows, with and without adapters and padding: each has its own.
         """
         torch._dynamo.config.recompile_limit = COMPILATIONS
+        self.compiled = True
         for block in self.blocks:
             if block._compiled_call_impl is None:
                 block.compile(dynamic=True)

@@ -24,7 +24,7 @@ import torch
 
 from dtm.tasks.countdown.reward import reward
 from dtm.training.folder import environment
-from llada8b_profile import profile
+from llada8b_profile import profile, switches
 from llada8b_rollouts import cached, cheap, exact, fp8, ragged
 from llada8b_setup import SMALL, WHOLE, Rig
 from llada8b_updates import card, fast, lean, nf4
@@ -66,6 +66,7 @@ PARTS = {
     "card": card,
     "phase": phase,
     "cheap": cheap,
+    "switches": switches,
     "profile": profile,
 }
 """In the order in which they are run: what comes last is left out where time is short."""

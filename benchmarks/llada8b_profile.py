@@ -1,4 +1,7 @@
-"""Where the time of a pass goes at 8B: kernels by kind, and how long the device waits for the host.
+"""Where the time of a pass goes at 8B, and what each way to make it faster brings.
+
+`profile`: kernels by kind, and how long the device waits for the host. `switches`: the same passes with and
+without fused products, fused draws and eight bits.
 
 A block of 64 rows is written in one step, a pass over whole rows, and in two, of which the second is a pass
 over the block; the difference is the latter. Kernels are those that torch.profiler sees, wall-clock that of a
@@ -9,17 +12,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
-from dtm.decoding import Decoder, SampledConfidence
 from dtm.decoding.noise import RowNoise
 from dtm.decoding.rounds import Round
 from dtm.decoding.spans import Spans
-from llada8b_rollouts import make_prompts
+from dtm.models.transformer import Transformer
+from llada8b_rollouts import decoder_of, make_prompts
 from llada8b_setup import Rig, decoding_model, make_policy
 from llada8b_updates import training
 
@@ -38,7 +42,7 @@ Profile = dict[str, float]
 
 def profile(bench: Rig) -> None:
     """A table of one full pass, one pass over windows and one micro-batch."""
-    one, two = block_writers(bench)
+    one, two = block_writers(bench, decoding_model(bench))
     full = measured(bench, one)
     both = measured(bench, two)
     window = {name: max(value - full[name], 0.0) for name, value in both.items()}
@@ -51,9 +55,27 @@ def profile(bench: Rig) -> None:
     print(table(found))
 
 
-def block_writers(bench: Rig) -> tuple[Callable[[], object], Callable[[], object]]:
+def switches(bench: Rig) -> None:
+    """Milliseconds of both passes of π_a, draws included, one switch after the other."""
+    policy = make_policy(bench, merge=True)
+    found: dict[str, dict[str, float]] = {}
+    for name, model, fuses_draws in (
+        ("separate products, plain draws", policy.base, False),  # a merged model's products, before fusing
+        ("fused products, plain draws", policy.pi_a(), False),
+        ("fused products, fused draws", policy.pi_a(), True),
+        ("eight bits, fused draws", policy.pi_a(fp8=True), True),
+    ):
+        assert isinstance(model, Transformer)
+        model.compiled = fuses_draws and bench.on_gpu
+        full, both = (bench.seconds(work, 3, warm=2) for work in block_writers(bench, model))
+        found[name] = {"full_ms": 1e3 * full, "window_ms": 1e3 * (both - full)}
+        bench.say(f"{name}: full pass {1e3 * full:.1f} ms, window pass {1e3 * (both - full):.1f} ms")
+    bench.keep(switches=found)
+
+
+def block_writers(bench: Rig, model: Transformer) -> tuple[Callable[[], object], Callable[[], object]]:
     """Write the first block of some rows: by a pass over whole rows, and by that and one over the block."""
-    sizes, rows, model = bench.sizes, bench.sizes.ragged[0], decoding_model(bench)
+    sizes, rows = bench.sizes, bench.sizes.ragged[0]
     length = sizes.prompt + sizes.completion
     tokens = torch.full((rows, length), sizes.model.mask_id, device=bench.device)
     tokens[:, : sizes.prompt] = make_prompts(bench, rows).tokens
@@ -61,8 +83,7 @@ def block_writers(bench: Rig) -> tuple[Callable[[], object], Callable[[], object
     cache, noise = model.new_cache(rows, length), RowNoise(0, bench.device)
 
     def write(steps: int) -> object:
-        share = sizes.block // steps
-        decoder = Decoder(order=SampledConfidence(), block=sizes.block, tokens_per_step=share, cache="block")
+        decoder = replace(decoder_of(bench, 1, model.fp8), tokens_per_step=sizes.block // steps)
         places = [(row, 0) for row in range(rows)]
         with bench.autocast(), torch.no_grad():
             return Round(model, decoder, spans, places, noise, cache, None).write(tokens)

@@ -1,4 +1,4 @@
-"""Rollouts at 8B: exact, with a cache, and with rows that come and go."""
+"""Rollouts at 8B: exact, with a cache, with rows that come and go, and in eight bits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from dtm.decoding import Decoder, SampledConfidence, decode_rows
 from dtm.models.flops import rollout_flops
-from dtm.models.policy import Policy
+from dtm.models.fp8 import product, rounded
 from dtm.models.transformer import Transformer
 from dtm.random import stream
 from dtm.records import Prompts
-from llada8b_setup import Rig, make_policy
+from llada8b_setup import Rig, decoding_model, make_policy
 
 
 def make_prompts(bench: Rig, rows: int) -> Prompts:
@@ -56,7 +56,7 @@ def rollouts_per_second(
     return rows / (statistics.median(times[warm:]) * sizes.completion / sizes.block)
 
 
-def decoder_of(bench: Rig, refresh: int | None) -> Decoder:
+def decoder_of(bench: Rig, refresh: int | None, fp8: bool = False) -> Decoder:
     """LLaDA's order, two tokens a step; without a number of blocks there is no cache."""
     return Decoder(
         order=SampledConfidence(),
@@ -64,18 +64,20 @@ def decoder_of(bench: Rig, refresh: int | None) -> Decoder:
         tokens_per_step=2,
         cache="none" if refresh is None else "block",
         refresh=refresh or 1,
+        fp8=fp8,
     )
 
 
 def rollouts(bench: Rig, refresh: int | None) -> None:
     """Rollouts in lockstep, for several batch sizes."""
-    name, model = "exact" if refresh is None else "cached", merged_teacher(bench, make_policy(bench))
+    name, model = "exact" if refresh is None else "cached", decoding_model(bench)
     speeds: dict[int, float] = {}
     for rows in bench.sizes.batches:
-        # A block of exact decoding takes five seconds at 30 rows and twenty at 128.
-        blocks = 6 if refresh is not None else (3 if rows <= 32 else 1)
+        # A block of exact decoding takes five seconds at 30 rows and twenty at 128, where none is to spare.
+        blocks = (3 if rows <= 32 else 1) if refresh is None else (6 if rows <= 64 else 3)
         blocks = min(blocks, bench.sizes.completion // bench.sizes.block - 1)
-        speeds[rows] = rollouts_per_second(bench, model, decoder_of(bench, refresh), rows, blocks, warm=1)
+        warm = 0 if refresh is None and rows > 64 else 1
+        speeds[rows] = rollouts_per_second(bench, model, decoder_of(bench, refresh), rows, blocks, warm)
         bench.say(f"{name} rollouts, batch {rows}: {speeds[rows]:.3f} /s")
         best = speeds[bench.sizes.batches[0]] if refresh is None else max(speeds.values())
         bench.keep(
@@ -85,15 +87,6 @@ def rollouts(bench: Rig, refresh: int | None) -> None:
                 f"{name}_rollouts_per_s_floor": rollout_floor(bench, refresh),
             }
         )
-
-
-def merged_teacher(bench: Rig, policy: Policy) -> Transformer:
-    """π_a as a run decodes with it."""
-    model = policy.merged_teacher()
-    assert isinstance(model, Transformer)
-    if bench.on_gpu:
-        model.compile_blocks()
-    return model
 
 
 def exact(bench: Rig) -> None:
@@ -108,7 +101,7 @@ def cached(bench: Rig) -> None:
 
 def ragged(bench: Rig) -> None:
     """The same, where rows that are done make room for new prompts."""
-    sizes, model = bench.sizes, merged_teacher(bench, make_policy(bench))
+    sizes, model = bench.sizes, decoding_model(bench)
     lengths = completion_lengths(bench)
     blocks = statistics.mean(-(-length // sizes.block) for length in lengths)
     bench.keep(
@@ -124,7 +117,7 @@ def ragged(bench: Rig) -> None:
 
 def cheap(bench: Rig) -> None:
     """The last two with a single pass over whole rows, at the start."""
-    sizes, model = bench.sizes, merged_teacher(bench, make_policy(bench))
+    sizes, model = bench.sizes, decoding_model(bench)
     refresh, rows = sizes.completion // sizes.block, sizes.ragged[0]
     prompts, decoder = make_prompts(bench, rows), decoder_of(bench, refresh)
 
@@ -139,6 +132,40 @@ def cheap(bench: Rig) -> None:
         cheap_rollouts_per_s_floor=rollout_floor(bench, refresh),
         cheap_ragged_rollouts_per_s=ragged_speed(bench, model, refresh, completion_lengths(bench)),
     )
+
+
+def fp8(bench: Rig) -> None:
+    """Cached and ragged with projections in eight bits, and how many tokens are those of bfloat16."""
+    policy = make_policy(bench, merge=True)
+    model, plain = policy.pi_a(fp8=True), policy.pi_a()
+    assert isinstance(model, Transformer)
+    sizes, decoder = bench.sizes, decoder_of(bench, 1, fp8=True)
+    rows, blocks = sizes.ragged[0], min(4, sizes.completion // sizes.block - 1)
+    bench.keep(fp8_tflops=fp8_rate(bench) / 1e12)
+    speed = rollouts_per_second(bench, model, decoder, rows, blocks, warm=1)
+    bench.say(f"cached rollouts in eight bits, batch {rows}: {speed:.3f} /s")
+    bench.keep(fp8_rollouts_per_s=speed)
+    asked, written = make_prompts(bench, sizes.compared), list[Tensor]()
+    for one in (model, plain):
+        how = decoder_of(bench, 1, fp8=one.fp8)
+        with bench.autocast():
+            done = decode_rows(one, asked, sizes.completion, how, 0, sizes.compared)
+        written.append(done.tokens[:, sizes.prompt :])
+    same = float((written[0] == written[1]).float().mean())
+    bench.say(f"tokens that eight bits leave as they are, by the same noise: {same:.1%}")
+    bench.keep(fp8_token_agreement=same)
+    del policy, plain
+    speed = ragged_speed(bench, model, 1, completion_lengths(bench))
+    bench.keep(fp8_ragged_rollouts_per_s=speed)
+
+
+def fp8_rate(bench: Rig) -> float:
+    """Operations a second of a large product in eight bits."""
+    size = 8192 if bench.on_gpu else 256
+    low, scale = rounded(torch.randn(size, size, device=bench.device))
+    rate = 2 * size**3 / bench.seconds(lambda: product(low, scale, low, scale.T), 10, warm=3)
+    bench.say(f"matrix product in eight bits: {rate / 1e12:.3g} TFLOP/s")
+    return rate
 
 
 def completion_lengths(bench: Rig) -> list[int]:
@@ -157,13 +184,13 @@ def ragged_speed(bench: Rig, model: Transformer, refresh: int, lengths: list[int
         return [count >= lengths[row] for row, count in zip(numbers, written, strict=True)]
 
     def run(rows: int) -> None:
-        prompts, decoder = make_prompts(bench, rows), decoder_of(bench, refresh)
+        prompts, decoder = make_prompts(bench, rows), decoder_of(bench, refresh, model.fp8)
         with bench.autocast():
             decode_rows(model, prompts, sizes.completion, decoder, 0, together, ended)
 
     for rows in (1, together + 3):  # compile for a row alone, for rows that join and for batches that shrink
         run(rows)
     speed = len(lengths) / bench.seconds(lambda: run(len(lengths)), repeats=1, warm=0)
-    name = f"refresh {refresh}, {len(lengths)} rows through a batch of {together}"
+    name = f"refresh {refresh}, {len(lengths)} rows through a batch of {together}{', FP8' * model.fp8}"
     bench.say(f"ragged rollouts, {name}: {speed:.3f} /s")
     return speed

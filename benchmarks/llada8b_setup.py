@@ -29,9 +29,12 @@ class Sizes:
     """Rows together, and in all."""
     shortest: int = 60
     rank: int = 128
-    micro_batch: int = 12
-    updates: int = 8
-    """Measured micro-batches; 8 make the batch of 96 rows of a step."""
+    micro_batches: tuple[int, ...] = (12, 24, 48)
+    """Rows of an update's parts: the published number, with which lean settings are measured, and more."""
+    step: int = 96
+    """Rows of a step of the optimiser."""
+    compared: int = 8
+    """Rows that are decoded in two ways to compare."""
     card: int = 12 * GIB
     """Memory of the smallest card."""
 
@@ -60,8 +63,9 @@ SMALL = Sizes(
     ragged=(3, 8),
     shortest=5,
     rank=4,
-    micro_batch=3,
-    updates=2,
+    micro_batches=(2, 3),
+    step=6,
+    compared=2,
 )
 
 
@@ -86,14 +90,23 @@ def random_model(bench: Rig, nf4: bool = False) -> Transformer:
     return model
 
 
-def make_policy(bench: Rig, nf4: bool = False, recompute: int = 0, compiled: bool = True) -> Policy:
+def make_policy(
+    bench: Rig, nf4: bool = False, recompute: int = 0, compiled: bool = True, merge: bool = False
+) -> Policy:
     """Student and π_a over one random base."""
     base = random_model(bench, nf4)
     base.recompute = recompute
     lora = LoRA(rank=bench.sizes.rank, targets=("published",))
-    policy = Policy(base, lora=lora)
+    policy = Policy(base, lora=lora, merge=merge)
     for model in (policy.student, policy.teacher):
         model.to(bench.device)
     if bench.on_gpu and compiled:
         policy.compile()
     return policy
+
+
+def decoding_model(bench: Rig, fp8: bool = False) -> Transformer:
+    """π_a as a run decodes with it: merged, and its projections fused or in eight bits."""
+    model = make_policy(bench, merge=True).pi_a(fp8)
+    assert isinstance(model, Transformer)
+    return model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -40,8 +41,8 @@ def buffer(bench: Rig, rows: int) -> Replay:
     return Replay(drawn, 1.0)
 
 
-def train(bench: Rig, policy: Policy, rows: int, updates: int) -> tuple[float, float]:
-    """Median seconds of a micro-batch, and those of the optimiser's step after some of them."""
+def training(bench: Rig, policy: Policy, rows: int) -> tuple[Callable[[], None], Callable[[], None]]:
+    """A micro-batch, forward and backward, and the optimiser's step."""
     replay, noise = buffer(bench, 4 * rows), stream(0, "masks", device=bench.device)
     objective, phase = CDTM(one, guard=False), Phase(0, 0.0, 1.0, 1.0)
     optimizer = torch.optim.AdamW(policy.trained(), lr=1e-5, fused=bench.on_gpu)
@@ -59,6 +60,12 @@ def train(bench: Rig, policy: Policy, rows: int, updates: int) -> tuple[float, f
         optimizer.step()
         optimizer.zero_grad()
 
+    return micro_batch, step
+
+
+def train(bench: Rig, policy: Policy, rows: int, updates: int) -> tuple[float, float]:
+    """Median seconds of a micro-batch, and those of the optimiser's step after some of them."""
+    micro_batch, step = training(bench, policy, rows)
     micro_batch()
     step()
     seconds = bench.seconds(micro_batch, updates, warm=2)
@@ -68,46 +75,49 @@ def train(bench: Rig, policy: Policy, rows: int, updates: int) -> tuple[float, f
 
 
 def updates(
-    bench: Rig, name: str, *, nf4: bool, recompute: int, rows: int, compiled: bool = True
+    bench: Rig,
+    name: str,
+    *,
+    rows: int,
+    nf4: bool = False,
+    recompute: int = 0,
+    compiled: bool = True,
+    merge: bool = False,
 ) -> dict[str, Any]:
     """Rows a second and peak memory of one setting, with floor and estimate."""
-    sizes = bench.sizes
+    sizes, lora = bench.sizes, LoRA(rank=bench.sizes.rank, targets=("published",))
     with bench.counted_memory() as peak:
-        policy = make_policy(bench, nf4, recompute, compiled)
-        micro, step = train(bench, policy, rows, sizes.updates)
+        policy = make_policy(bench, nf4, recompute, compiled, merge)
+        micro, step = train(bench, policy, rows, max(2, sizes.step // rows))
         del policy
-    flops = update_flops(
-        sizes.model,
-        sizes.prompt + sizes.completion,
-        (sizes.block + 1) / 2,
-        LoRA(rank=sizes.rank, targets=("published",)),
-        recompute / sizes.model.layers,
-    )
+    length, scored = sizes.prompt + sizes.completion, (sizes.block + 1) / 2
+    flops = update_flops(sizes.model, length, scored, lora, recompute / sizes.model.layers, merge)
     guess = estimate(
         sizes.model,
         TrainingShape(
             rows=rows,
-            length=sizes.prompt + sizes.completion,
+            length=length,
             scored=(sizes.block + 1) // 2,
             rollouts=4 * rows,
-            lora=LoRA(rank=sizes.rank, targets=("published",)),
+            lora=lora,
             nf4=nf4,
             recompute=recompute,
             compiled=compiled and bench.on_gpu,
+            merged=merge,
             held=max(1, HELD // sizes.model.vocab_size),
             weight_bytes=torch.finfo(bench.dtype).bits // 8,
             compute_bytes=torch.finfo(bench.dtype).bits // 8,
         ),
     )
     found = {
-        "rows_per_s": rows / (micro + step / 8),
+        "rows_per_s": rows / (micro + step * rows / sizes.step),
         "rows_per_s_floor": bench.rate / flops,
         "optimizer_s": step,
         "peak_gib": peak["allocated"],
         "reserved_gib": peak["reserved"],
         "before_gib": peak["before"],
         "estimate_gib": guess.total / GIB,
-        "setting": {"nf4": nf4, "recomputed_blocks": recompute, "micro_batch": rows},
+        "setting": {"nf4": nf4, "recomputed_blocks": recompute, "micro_batch": rows, "merged": merge},
     }
     gib = "" if peak["allocated"] is None else f", peak {peak['allocated']:.1f} GiB"
     bench.say(f"{name}: {found['rows_per_s']:.2f} rows/s{gib} (estimate {found['estimate_gib']:.1f} GiB)")
@@ -115,25 +125,30 @@ def updates(
 
 
 def fast(bench: Rig) -> None:
-    """Updates with nothing recomputed."""
-    found = updates(bench, "training, fast", nf4=False, recompute=0, rows=bench.sizes.micro_batch)
-    bench.keep(
-        train_rows_per_s=found["rows_per_s"],
-        train_rows_per_s_floor=found["rows_per_s_floor"],
-        train_fast=found,
-    )
+    """Updates with nothing recomputed and π_a merged, for several micro-batches; the fastest is reported."""
+    tried: dict[int, dict[str, Any]] = {}
+    for rows in bench.sizes.micro_batches:
+        tried[rows] = updates(bench, f"training, fast, micro-batch {rows}", rows=rows, merge=True)
+        best = max(tried.values(), key=lambda found: found["rows_per_s"])
+        bench.keep(  # after each, for the largest may not fit
+            train_rows_per_s=best["rows_per_s"],
+            train_rows_per_s_floor=best["rows_per_s_floor"],
+            train_peak_gib_fast=best["peak_gib"],
+            train_fast=best,
+            train_fast_by_micro_batch=tried,
+        )
 
 
 def lean(bench: Rig) -> None:
     """Updates with every block recomputed, over a base in bfloat16."""
-    layers, rows = bench.sizes.model.layers, bench.sizes.micro_batch
-    found = updates(bench, "training, lean, bf16", nf4=False, recompute=layers, rows=rows)
+    layers, rows = bench.sizes.model.layers, bench.sizes.micro_batches[0]
+    found = updates(bench, "training, lean, bf16", recompute=layers, rows=rows)
     bench.keep(train_peak_gib_bf16=found["peak_gib"], train_lean_bf16=found)
 
 
 def nf4(bench: Rig) -> None:
     """The same over a base in four bits."""
-    layers, rows = bench.sizes.model.layers, bench.sizes.micro_batch
+    layers, rows = bench.sizes.model.layers, bench.sizes.micro_batches[0]
     found = updates(bench, "training, lean, NF4", nf4=True, recompute=layers, rows=rows, compiled=False)
     bench.keep(train_peak_gib_nf4=found["peak_gib"], train_lean_nf4=found)
 

@@ -16,6 +16,7 @@ from dtm.errors import ConfigError
 from dtm.evaluation.evaluate import Evaluation, evaluate
 from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import load_adapter, save_adapter
+from dtm.models.merging import for_decoding
 from dtm.models.policy import Policy
 from dtm.models.storage import load_model, save_model
 from dtm.models.transformer import Transformer
@@ -95,7 +96,8 @@ class Run:
         asked = task.prompts("test", prompts, stream(seed, "sample prompts")).to(device)
         noise = stream(seed, "sample noise", device=device)
         with build.autocast(config, device):
-            drawn = collector.collect(model.to(device).eval(), asked, completions, 0.0, noise)
+            drawing = for_decoding(model.to(device).eval(), collector.decoder.fp8)
+            drawn = collector.collect(drawing, asked, completions, 0.0, noise)
         return [task.show(p, c) for p, c in zip(drawn.prompts, drawn.completions, strict=True)]
 
 
@@ -179,8 +181,9 @@ def measure(config: RunConfig, model: Transformer, evaluation: EvaluationConfig 
     task = build.build_task(config)
     device = build.build_device(config)
     collector = build.build_collector(config, task, build.build_scorer(config, task), lambda: None)
+    drawing = for_decoding(model.to(device).eval(), collector.decoder.fp8)
     with build.autocast(config, device):
-        return evaluate(model.to(device).eval(), collector, evaluation or config.evaluation, device)
+        return evaluate(drawing, collector, evaluation or config.evaluation, device)
 
 
 def _save(policy: Policy, config: RunConfig, folder: RunFolder) -> None:

@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from dtm.decoding import Decoder, MaxProbability, decode_rows
 from dtm.models import LoRA, Transformer, TransformerConfig
 from dtm.models.flops import model_flops, pass_flops, rollout_flops, update_flops
+from dtm.models.memory import adapter_parameters
 from dtm.models.tabular import Tabular
 from dtm.random import stream
 from dtm.records import Prompts
@@ -50,6 +51,8 @@ def test_an_update_takes_a_pass_more_where_blocks_are_recomputed_and_weights_are
     assert whole == 4 * pass_flops(SHAPE, 9, 9, 2)
     assert update_flops(SHAPE, 9, 2, None, 0.5) == whole + blocks / 2
     assert 3 * pass_flops(SHAPE, 9, 9, 2) < frozen < whole
+    adapters = 2 * 9 * adapter_parameters(SHAPE, lora)
+    assert update_flops(SHAPE, 9, 2, lora, 0, merged=True) == frozen - adapters
 
 
 @pytest.mark.parametrize("fields", [{}, {"kv_heads": 1}, {"layers": 3, "ffn": 40}, {"embedding_size": 16}])

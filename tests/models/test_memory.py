@@ -20,7 +20,6 @@ from dtm.models.memory import (
     parameters,
     weights,
 )
-from dtm.models.merging import merged
 from dtm.models.nf4 import is_nf4
 from dtm.random import stream
 
@@ -141,8 +140,9 @@ def test_the_parts_add_up_and_follow_the_setting():
     assert "total" in str(full)
 
 
-def test_decoding_takes_keys_and_values_merged_layers_and_logits():
-    config, lora = shape(kv_heads=2, family="llada"), LoRA(rank=8)
+@pytest.mark.parametrize("targets", ["all", "published", "down"])
+def test_decoding_takes_keys_values_and_logits_and_merged_layers_last(targets):
+    config, lora = shape(kv_heads=2, family="llada"), LoRA(rank=8, targets=(targets,))
     plain = estimate(config, run(lora=lora, decoded=5, candidates=7))
     assert plain.rollouts == 5 * 32 * 4 * (2 * 64 + 3 * 160) + 4 * 4 * 7 * 50
     cached = estimate(config, run(lora=lora, decoded=5, candidates=7, cached=True))
@@ -150,10 +150,11 @@ def test_decoding_takes_keys_and_values_merged_layers_and_logits():
     kept = sum(keys.nbytes + values.nbytes for keys, values in model.new_cache(5, 32).layers)
     assert cached.rollouts - plain.rollouts == kept
     fused = estimate(config, run(lora=lora, decoded=5, candidates=7, merged=True, weight_bytes=4))
-    policy = Policy(model, lora=lora)
-    copied = {id(p): p for p in merged(policy.teacher).parameters()}
+    policy = Policy(model, lora=lora, merge=True)
+    copied = {id(p): p for p in policy.pi_a().parameters()}
     own = {id(p) for p in policy.teacher.parameters()}
-    assert fused.rollouts - plain.rollouts == sum(p.nbytes for key, p in copied.items() if key not in own)
+    assert fused.adapters - plain.adapters == sum(p.nbytes for key, p in copied.items() if key not in own)
+    assert fused.rollouts == plain.rollouts
 
 
 def test_a_run_needs_the_larger_of_training_and_decoding():

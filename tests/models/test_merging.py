@@ -6,9 +6,11 @@ import pytest
 import torch
 
 import dtm
+from dtm.decoding import Decoder, SampledConfidence, decode_rows
 from dtm.models import LoRA, Policy, Transformer, TransformerConfig
 from dtm.models.merging import merged
 from dtm.random import stream
+from dtm.records import MaskedStates, Prompts
 
 pytest.importorskip("peft")
 TOKENS = torch.randint(0, 10, (3, 7), generator=stream(0, "tokens"))
@@ -43,6 +45,43 @@ def test_a_merged_model_is_the_adapted_one(changes):
     assert not any("lora" in name for name, _ in one.named_parameters())
 
 
+@pytest.mark.parametrize("targets", ["all", "published", "v"])
+@pytest.mark.parametrize("changes", [{"family": "llada"}, {"qkv_bias": True, "kv_heads": 2, "shift": 1}])
+def test_projections_of_one_input_become_one_product(changes, targets):
+    made = moved(Policy(policy(**changes).base, lora=LoRA(rank=4, targets=(targets,))))
+    one = merged(made.teacher)
+    expected = dict(made.teacher.named_modules())
+    x = torch.randn(2, 5, 32, generator=stream(0, "x"))
+    for number, block in enumerate(one.blocks):
+        assert block.attention.qkv.weight.shape == (32 + 2 * 32 * (made.base.config.kv_heads or 4) // 4, 32)
+        for name, found in zip("qkv", block.attention._projected(x), strict=True):
+            wanted = expected[f"blocks.{number}.attention.{name}"](x)
+            torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    assert (one.blocks[0].gate_up is None) == (targets == "v")
+
+
+@pytest.mark.parametrize("cache", ["none", "block"])
+@pytest.mark.parametrize("changes", [{"family": "llada"}, {"qkv_bias": True, "kv_heads": 2, "shift": 1}])
+def test_a_merged_model_writes_what_the_adapted_one_writes(changes, cache):
+    made = policy(**changes)
+    prompts = Prompts(TOKENS, torch.ones_like(TOKENS, dtype=torch.bool), [None] * len(TOKENS))
+    decoder = Decoder(order=SampledConfidence(), block=4, tokens_per_step=2, cache=cache)
+    found, expected = (
+        decode_rows(model, prompts, 12, decoder, 0, 2).tokens
+        for model in (merged(made.teacher), made.teacher)
+    )
+    assert torch.equal(found, expected)
+    other = decode_rows(made.base, prompts, 12, decoder, 0, 2).tokens
+    assert not torch.equal(other, expected)
+
+
+def test_models_that_are_saved_keep_the_names_of_their_layers():
+    made = policy()
+    merged(made.teacher)
+    assert not any("qkv" in name or "gate_up" in name for name in made.teacher.state_dict())
+    assert "blocks.0.attention.q.weight" in Transformer(made.base.config).state_dict()
+
+
 def test_merging_touches_no_model_and_shares_what_has_no_adapter():
     made = Policy(policy().base, lora=LoRA(rank=4, targets=("q",)))
     before = {name: value.clone() for name, value in made.base.state_dict().items()}
@@ -55,7 +94,8 @@ def test_merging_touches_no_model_and_shares_what_has_no_adapter():
     again = merged(made.teacher)
     assert again.embedding is made.base.embedding
     assert again.blocks[1].up is made.base.blocks[1].up
-    assert again.blocks[1].attention.q is not made.base.blocks[1].attention.q
+    assert again.blocks[1].attention.out is made.base.blocks[1].attention.out
+    assert not hasattr(again.blocks[1].attention, "q")
     assert not any(parameter.requires_grad for parameter in again.parameters())
     assert all(parameter.requires_grad for parameter in made.trained())
     assert hidden.shape == made.student.hidden(TOKENS).shape
@@ -70,8 +110,33 @@ def test_four_bit_weights_are_unpacked_and_merged(write_hub):
     torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
 
 
+def test_pi_a_is_merged_where_asked_once_for_each_promotion_and_updates_read_it_too():
+    base = policy().base
+    plain, made = (moved(Policy(base, lora=LoRA(rank=4), merge=merge)) for merge in (False, True))
+    assert plain.pi_a() is plain.teacher
+    one = made.pi_a()
+    assert one is made.pi_a()
+    assert one is not made.teacher
+    scored = torch.ones_like(TOKENS, dtype=torch.bool)
+    length = torch.full((len(TOKENS),), TOKENS.shape[1])
+    states = MaskedStates(
+        TOKENS, TOKENS, None, scored, torch.ones(len(TOKENS)), length, 7, len(TOKENS), length.sum()
+    )
+    torch.testing.assert_close(made.log_pi_a(states), plain.log_pi_a(states), atol=1e-5, rtol=1e-5)
+    calls = []
+    one.register_forward_hook(lambda *_: calls.append(1))
+    made.log_pi_a(states)
+    made.rows_a(states)
+    assert len(calls) == 2
+    with torch.no_grad():
+        made.trained()[0].add_(1.0)
+    made.promote()
+    assert made.pi_a() is not one
+    expected = made.teacher(TOKENS, None, scored)
+    torch.testing.assert_close(made.log_pi_a(states), expected, atol=1e-4, rtol=1e-4)
+    assert (expected - plain.log_pi_a(states)).abs().max() > 1e-3
+
+
 def test_a_teacher_without_an_adapter_has_nothing_to_merge():
-    made = policy()
-    assert made.merged_teacher() is not made.teacher
-    whole = Policy(Transformer(made.base.config, stream(0, "test")))
-    assert whole.merged_teacher() is whole.teacher
+    whole = Policy(Transformer(policy().base.config, stream(0, "test")), merge=True)
+    assert whole.pi_a() is whole.teacher

@@ -82,7 +82,7 @@ def test_a_model_of_one_layer_agrees_with_itself_in_every_token(cached):
     collector = collector_of(cached)
     model = build.load_base(cached, collector.task).eval()  # one layer: its cache is exact
     prompts = collector.task.prompts("train", 6, stream(0, "prompts"))
-    found = audit(collector, model, prompts, 4, stream(0, "audit"))
+    found = audit(collector, model, model, prompts, 4, stream(0, "audit"))
     assert (found.rows, found.agreement, found.mean_shift, found.error) == (4, 1.0, 0.0, 0.0)
 
 
@@ -102,7 +102,7 @@ def test_deeper_models_agree_in_part_and_the_reward_is_that_of_both_decodings(ca
 
     scored = replace(collector, scorer=build.build_scorer(deep, collector.task, reward))
     prompts = collector.task.prompts("train", 16, stream(0, "prompts"))
-    found = audit(scored, model, prompts, 16, stream(0, "audit"))
+    found = audit(scored, model, model, prompts, 16, stream(0, "audit"))
     assert found.rows == 16
     assert found.mean_shift == -1.0
     assert 0 < found.agreement < 1
@@ -185,3 +185,36 @@ def test_the_tally_begins_anew_with_each_phase(cached, make_trainer):
     while trainer.progress.h is not None:
         trainer._advance()
     assert trainer.progress.audited == {}
+
+
+@pytest.fixture
+def eight_bits(tiny):
+    """The tiny run drawn in eight bits, all of it audited."""
+    decoding = replace(tiny.decoding, fp8=True, certainty=None)
+    return replace(tiny, decoding=decoding, audit=AuditConfig(share=1.0, agreement=0.0))
+
+
+def test_rollouts_in_eight_bits_are_compared_with_the_weights_themselves(eight_bits, make_trainer):
+    events = []
+    trainer = make_trainer(eight_bits, callbacks=[events.append])
+    trainer.run()
+    found = [event.values["agreement"] for event in events if event.kind == "audit"]
+    assert 0.3 < min(found) < 1.0
+    collector, prompts = trainer.collector, trainer.sampling._prompts(0, 8)
+    low, exact = trainer.policy.pi_a(fp8=True), trainer.policy.pi_a()
+    assert (low.fp8, exact.fp8) == (True, False)
+    plain = replace(collector, decoder=collector.decoder.without_shortcuts)
+    assert audit(plain, exact, exact, prompts, 8, stream(0, "audit")).agreement == 1.0
+    with pytest.raises(ConfigError, match="the model given has fp8 True"):
+        audit(collector, low, low, prompts, 8, stream(0, "audit"))
+
+
+def test_past_the_limit_eight_bits_are_given_up_for_the_weights_themselves(eight_bits, make_trainer):
+    limited = replace(eight_bits, audit=AuditConfig(share=1.0, agreement=1.0))
+    trainer = make_trainer(limited)
+    trainer.run()
+    assert "agree with exact decoding" in trainer.progress.exact_because
+    plain = make_trainer(replace(limited, decoding=replace(limited.decoding, fp8=False)))
+    plain.run()
+    for name, weight in plain.policy.teacher.state_dict().items():
+        assert torch.equal(trainer.policy.teacher.state_dict()[name], weight)

@@ -8,9 +8,13 @@ import pytest
 import torch
 
 import dtm
+from dtm.api import measure
 from dtm.errors import ConfigError
+from dtm.models.memory import fp8_bytes
 from dtm.models.transformer import TransformerConfig
 from dtm.training import build, preflight
+from dtm.training.config import AuditConfig
+from dtm.training.plan import training_plan
 
 
 def test_a_run_that_fits_is_let_through(tiny):
@@ -88,3 +92,26 @@ def test_decoding_in_larger_batches_needs_more(tiny):
     )
     assert large == 2 * small
     assert cached > large
+
+
+def test_eight_bits_are_counted_and_refused_where_layers_do_not_fit(tiny):
+    decoding = replace(tiny.decoding, fp8=True)
+    config, task = replace(tiny, decoding=decoding), build.build_task(tiny)
+    preflight.check(config, task)
+    shape = preflight.model_shape(config, task)
+    more = preflight.memory(config, task, shape).adapters - preflight.memory(tiny, task, shape).adapters
+    assert more == fp8_bytes(shape)
+    odd = replace(shape, ffn=40)
+    with pytest.raises(ConfigError, match=r"decoding.fp8 .* gate has 32 inputs and 40 outputs"):
+        preflight.check_fp8(config, odd, torch.device("cpu"))
+    preflight.check_fp8(tiny, odd, torch.device("cpu"))
+
+
+def test_a_plan_says_that_eight_bits_decode_and_a_finished_run_is_measured_with_them(tiny, finished):
+    config = replace(tiny, decoding=replace(tiny.decoding, fp8=True), audit=AuditConfig())
+    assert "its projections in eight bits" in training_plan(config)["decoding"]
+    assert "decoded again exactly" in training_plan(config)["audit"]
+    low, own = measure(config, finished.model, None), measure(tiny, finished.model, None)
+    assert low.completions != own.completions
+    again = measure(replace(config, decoding=tiny.decoding), finished.model, None)
+    assert again.completions == own.completions

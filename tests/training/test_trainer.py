@@ -9,9 +9,14 @@ import torch
 
 import dtm
 from dtm.errors import ConfigError, DivergedError
+from dtm.models import policy as policy_module
+from dtm.models.merging import merged
 from dtm.training import build
 from dtm.training.checkpoint import load_latest
+from dtm.training.config import AdapterConfig
 from dtm.training.events import Event
+from dtm.training.interrupts import Interrupted
+from stopping import StopAt
 
 
 def changed(config, section: str, **fields):
@@ -227,3 +232,29 @@ def test_a_base_of_another_maze_is_refused(tmp_path):
 def test_two_runs_on_different_devices_fit_into_one_process(tiny, tmp_path):
     config = replace(changed(tiny, "tilt", final=1.0, max_steps=1), device="auto")
     assert dtm.train(config, out=tmp_path / "run").is_finished
+
+
+def test_a_merged_teacher_is_made_once_for_each_promotion_and_again_after_a_stop(
+    tiny, make_trainer, monkeypatch, tmp_path
+):
+    pytest.importorskip("peft")
+    made = []
+
+    def counted(model):
+        made.append(model)
+        return merged(model)
+
+    monkeypatch.setattr(policy_module, "merged", counted)
+    config = replace(tiny, adapter=AdapterConfig(rank=2, merge=True))
+    whole = make_trainer(config)
+    whole.run()
+    assert len(made) == 3  # two phases, and the π_a that they lead to, which is measured
+    first = make_trainer(config, checkpoints=tmp_path, between=StopAt(9))
+    with pytest.raises(Interrupted):
+        first.run()
+    assert first.progress.phase_step > 0
+    second = make_trainer(config, checkpoints=tmp_path)
+    second.resume(tmp_path)
+    second.run()
+    assert second.progress.evaluations == whole.progress.evaluations
+    assert torch.equal(weights(second.policy.teacher), weights(whole.policy.teacher))

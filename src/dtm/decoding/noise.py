@@ -38,10 +38,15 @@ class RowNoise:
         return noise
 
     def exponential(
-        self, places: Sequence[Place], step: int, counts: Sequence[int], like: Float[Tensor, "S M V"]
+        self,
+        places: Sequence[Place],
+        step: int,
+        counts: Sequence[int],
+        shape: tuple[int, int],
+        dtype: torch.dtype = torch.float32,
     ) -> Float[Tensor, "S M V"]:
-        """For each row as many rows of exponential numbers as it has candidates; 1 beyond them."""
-        noise = torch.empty_like(like)
+        """For each row as many rows of V exponential numbers as it has candidates; 1 beyond them."""
+        noise = torch.empty(len(places), *shape, dtype=dtype, device=self._generator.device)
         for values, place, count in zip(noise, places, counts, strict=True):
             if count:
                 values[:count].exponential_(generator=self._at("token", place, step))

@@ -56,6 +56,7 @@ def decode_rows(
     ``ended`` says which rows are done before their last block, by default those with an end token if the
     decoder stops there; what they leave unwritten becomes end tokens. ``between`` runs before each round.
     """
+    decoder.require_weights(denoiser)
     if ended is None and decoder.until_end:
         ended = at_end_token(denoiser.eos_id)
     width, size, device = prompts.tokens.shape[1], decoder.block or length, prompts.tokens.device

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from dtm.decoding.draws import look_for
 from dtm.decoding.noise import Place, RowNoise
 from dtm.decoding.sampler import Decoder, quotas
 from dtm.decoding.spans import Spans
@@ -107,33 +108,35 @@ class Round:
         uniform: Float[Tensor, "S M"],
     ) -> tuple[Int[Tensor, "S M"], Float[Tensor, "S M"], Float[Tensor, "S M"]]:
         """At each position the token drawn, its score, and the highest probability if that is needed."""
-        states, decoder = self._states(tokens, where, begins=step == 0), self.decoder
-        self.denoiser.tell(0, 0, where.numel())
-        together = max(1, HEAD_ROWS // where.shape[1])
+        states, model = self._states(tokens, where, begins=step == 0), self.denoiser
+        model.tell(0, 0, where.numel())
+        together, look = max(1, HEAD_ROWS // where.shape[1]), look_for(model, tokens.device)
         parts = []
         for first in range(0, len(where), together):
             some = slice(first, first + together)
-            log_pi = self.denoiser.log_pi(states[some].flatten(0, 1))
-            drawn = self._draw(log_pi, some, step, counts)
-            flat = uniform[some].flatten().to(log_pi.dtype)
-            peak = flat if decoder.certainty is None else log_pi.amax(-1).exp()
-            looked = drawn, decoder.order.score(log_pi, drawn, flat), peak
+            logits = model.head(states[some].flatten(0, 1))
+            looked = look(
+                logits,
+                self._noise(logits, some, step, counts),
+                uniform[some].flatten(),
+                (model.vocab_size, model.mask_id),
+                self.decoder.temperature,
+                self.decoder.order,
+                self.decoder.certainty is not None,
+            )
             parts.append([value.view(-1, where.shape[1]) for value in looked])
         drawn, score, peak = (torch.cat(part) for part in zip(*parts, strict=True))
         return drawn, score, peak
 
-    def _draw(
-        self, log_pi: Float[Tensor, "N V"], some: slice, step: int, counts: list[int]
-    ) -> Int[Tensor, " N"]:
-        """A token for each position by the Gumbel-max rule, or the most likely one at temperature 0."""
+    def _noise(
+        self, logits: Float[Tensor, "N W"], some: slice, step: int, counts: list[int]
+    ) -> Float[Tensor, "N V"] | None:
+        """Exponential numbers for every token at every position; none at temperature 0."""
         if self.decoder.temperature == 0:
-            return log_pi.argmax(-1)
-        places = self.places[some]
-        noise = self.noise.exponential(
-            places, step, counts[some], log_pi.view(len(places), -1, log_pi.shape[1])
-        )
-        # argmax of log π / τ − log E, negated, in as few passes over the vocabulary as there can be
-        return noise.flatten(0, 1).log_().add_(log_pi, alpha=-1 / self.decoder.temperature).argmin(-1)
+            return None
+        places, dtype = self.places[some], torch.promote_types(logits.dtype, torch.float32)
+        shape = len(logits) // len(places), self.denoiser.vocab_size
+        return self.noise.exponential(places, step, counts[some], shape, dtype).flatten(0, 1)
 
     def _states(
         self, tokens: Int[Tensor, "S L"], where: Int[Tensor, "S M"], begins: bool

@@ -42,6 +42,8 @@ class Decoder:
     is over it and the block before it."""
     until_end: bool = False
     """A completion whose finished blocks have the end token is done: the rest becomes end tokens."""
+    fp8: bool = False
+    """The model's projections are in eight bits (see `dtm.models.fp8`). An approximation."""
 
     def __post_init__(self) -> None:
         require(self.block is None or self.block >= 1, f"decoding.block must be at least 1, got {self.block}")
@@ -73,13 +75,21 @@ class Decoder:
 
     @property
     def takes_shortcuts(self) -> bool:
-        """Whether it leaves out passes that the same decoder could make: what an audit compares."""
-        return self.is_ragged or self.certainty not in (None, 1.0)
+        """Whether it leaves out passes or bits that the same decoder could have: what an audit compares."""
+        return self.is_ragged or self.fp8 or self.certainty not in (None, 1.0)
 
     @property
     def without_shortcuts(self) -> Decoder:
-        """The same decoder with every pass made."""
-        return replace(self, cache="none", refresh=1, until_end=False, certainty=None)
+        """The same decoder with every pass made, by the model itself."""
+        return replace(self, cache="none", refresh=1, until_end=False, certainty=None, fp8=False)
+
+    def require_weights(self, denoiser: Denoiser) -> None:
+        """Refuse a model in eight bits that was not asked for, and one that is not where it was."""
+        require(
+            denoiser.fp8 == self.fp8,
+            f"decoding.fp8 is {self.fp8}, and the model given has fp8 {denoiser.fp8}: take the one that "
+            "`dtm.models.merging.for_decoding(model, decoder.fp8)` returns",
+        )
 
 
 def quotas(positions: int, tokens_per_step: int) -> list[int]:
@@ -100,6 +110,7 @@ def decode(
     denoiser: Denoiser, prompts: Prompts, length: int, decoder: Decoder, generator: torch.Generator
 ) -> Completions:
     """Complete each prompt with ``length`` tokens, recording the step that revealed each of them."""
+    decoder.require_weights(denoiser)
     width = prompts.tokens.shape[1]
     tokens = torch.nn.functional.pad(prompts.tokens, (0, length), value=denoiser.mask_id)
     attention = torch.nn.functional.pad(prompts.attention, (0, length), value=True)

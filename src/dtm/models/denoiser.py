@@ -25,6 +25,10 @@ class Denoiser(nn.Module, ABC):
     eos_id: int
     shift: int = 0
     """0: the state at position i predicts token i (LLaDA); 1: the state at i − 1 does (Dream)."""
+    fp8: bool = False
+    """Whether its projections are in eight bits: it then only approximates the model it was made from."""
+    compiled: bool = False
+    """Whether torch.compile prepares its passes."""
     on_pass: Callable[[Denoiser, int, int, int, bool], None] | None = None
     """Told of every pass: positions computed, those that each attends to, those scored by the head, and
     whether a backward pass follows."""
@@ -59,15 +63,19 @@ class Denoiser(nn.Module, ABC):
 
     def log_pi(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
         """Log π_θ, in float32 or better, from chosen hidden states."""
-        logits = self.head(rows)
-        logits = logits[:, : self.vocab_size].to(torch.promote_types(logits.dtype, torch.float32))
-        logits[:, self.mask_id] = EXCLUDED
-        return logits.log_softmax(-1)
+        return log_distribution(self.head(rows), self.vocab_size, self.mask_id)
 
     def tell(self, computed: int, attended: int, scored: int, trained: bool = False) -> None:
         """Report a pass; whoever calls ``hidden`` or ``log_pi`` itself does."""
         if self.on_pass is not None:
             self.on_pass(self, computed, attended, scored, trained)
+
+
+def log_distribution(logits: Float[Tensor, "N W"], vocab_size: int, mask_id: int) -> Float[Tensor, "N V"]:
+    """Log π, in float32 or better, of logits: over the vocabulary, and never of the mask."""
+    logits = logits[:, :vocab_size].to(torch.promote_types(logits.dtype, torch.float32))
+    logits[:, mask_id] = EXCLUDED
+    return logits.log_softmax(-1)
 
 
 def predictors(

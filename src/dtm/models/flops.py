@@ -50,16 +50,21 @@ def rollout_flops(
 
 
 def update_flops(
-    model: TransformerConfig, length: int, scored: int | float, lora: LoRA | None, recompute: int | float
+    model: TransformerConfig,
+    length: int,
+    scored: int | float,
+    lora: LoRA | None,
+    recompute: int | float,
+    merged: bool = False,
 ) -> float:
     """A row of an update: passes of student and π_a, and the backward pass.
 
     Frozen weights need one product in the backward pass, trained ones two; ``recompute`` is the share of the
-    blocks whose forward pass is made again.
+    blocks whose forward pass is made again. With ``merged`` weights π_a has no products of adapters.
     """
     forward = pass_flops(model, length, length, scored)
     blocks = pass_flops(model, length, length, 0)
     if lora is None:
         return 4 * forward + recompute * blocks
     adapters = 2 * length * adapter_parameters(model, lora)
-    return 3 * forward + recompute * blocks + (4 + recompute) * adapters
+    return 3 * forward + recompute * blocks + (3 + (not merged) + recompute) * adapters

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 
 from dtm.models.adapters import LoRA
 from dtm.models.family import PROJECTIONS
+from dtm.models.merging import GROUPS
 from dtm.models.transformer import TransformerConfig
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
@@ -59,7 +60,9 @@ class TrainingShape:
     cached: bool = False
     """Whether keys and values are kept while a block is decoded."""
     merged: bool = False
-    """Whether π_a's adapter is merged into copies of the weights while decoding."""
+    """Whether π_a is run with its adapter merged into copies of the weights."""
+    fp8: bool = False
+    """Whether rollouts are drawn by a copy of π_a in eight bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Memory:
     weights: int
     """The base, or the student where all weights are trained."""
     adapters: int
-    """The adapters of student, π_a and average; or the copies that take their place."""
+    """The adapters of student, π_a and average, or copies of all weights; and π_a's merged layers."""
     optimizer: int
     """Gradient and Adam's two moments, for every trained weight."""
     activations: int
@@ -77,7 +80,7 @@ class Memory:
     logits: int
     """Distributions over the vocabulary at the scored positions."""
     rollouts: int
-    """What decoding needs beside the weights: merged layers, keys and values, one block's states, logits."""
+    """What decoding needs beside the weights: keys and values, one block's states, logits."""
     buffer: int
     """The replay buffer."""
 
@@ -106,10 +109,11 @@ def estimate(model: TransformerConfig, run: TrainingShape) -> Memory:
     else:
         trained = adapter_parameters(model, run.lora)
         copies = (1 + further) * trained * 4  # adapters are float32
+        copies += merged_bytes(model, run.lora, run.weight_bytes) if run.merged else 0
         state = 3 * trained * 4
     return Memory(
         weights=weights(model, run.weight_bytes, run.nf4),
-        adapters=copies,
+        adapters=copies + (fp8_bytes(model) if run.fp8 else 0),
         optimizer=state,
         activations=activations(model, run),
         logits=_LOGIT_COPIES * 4 * min(run.rows * run.scored, run.held or run.rows * run.scored) * model.rows,
@@ -154,10 +158,16 @@ def adapter_parameters(model: TransformerConfig, lora: LoRA) -> int:
 
 
 def merged_bytes(model: TransformerConfig, lora: LoRA, bytes_each: int) -> int:
-    """Copies of the weights that adapters are merged into."""
-    shapes = projection_shapes(model)
-    weights = sum(inputs * outputs for inputs, outputs in (shapes[n] for n in lora.projections(model.family)))
-    return model.layers * weights * bytes_each
+    """Copies of the weights that adapters are merged into, and of those that become one matrix with them."""
+    shapes, adapted = projection_shapes(model), set(lora.projections(model.family))
+    copied = [shapes[name] for names in GROUPS.values() if adapted & set(names) for name in names]
+    return model.layers * sum(inputs * outputs for inputs, outputs in copied) * bytes_each
+
+
+def fp8_bytes(model: TransformerConfig) -> int:
+    """Copies of the projections in eight bits, and a float32 scale for each of their outputs."""
+    scales = model.layers * sum(outputs for _, outputs in projection_shapes(model).values())
+    return projection_parameters(model) + 4 * scales
 
 
 def cache_bytes(model: TransformerConfig, rows: int, length: int, bytes_each: int) -> int:
@@ -171,8 +181,7 @@ def rollouts(model: TransformerConfig, run: TrainingShape) -> int:
     states = run.decoded * run.length * run.compute_bytes * (2 * model.width + 3 * model.ffn)
     logits = _DRAW_COPIES * 4 * run.candidates * model.rows
     kept = cache_bytes(model, run.decoded, run.length, run.compute_bytes) if run.cached else 0
-    copies = merged_bytes(model, run.lora, run.weight_bytes) if run.merged and run.lora is not None else 0
-    return states + logits + kept + copies
+    return states + logits + kept
 
 
 def activations(model: TransformerConfig, run: TrainingShape) -> int:

@@ -23,7 +23,7 @@ from dtm.models.adapters import (
     load_adapter_weights,
 )
 from dtm.models.denoiser import Denoiser
-from dtm.models.merging import merged
+from dtm.models.merging import for_decoding, merged
 from dtm.models.transformer import Transformer
 from dtm.random import stream
 from dtm.records import MaskedStates
@@ -32,8 +32,9 @@ from dtm.records import MaskedStates
 class Policy:
     """Student, π_a and optionally the exponential moving average of the student.
 
-    With ``lora`` each is an adapter over the weights of ``base``, which is π_0 and frozen. Without, the
-    student is ``base`` itself and the others are copies; π_0 is then kept only if ``keep_base`` asks for it.
+    With ``lora`` each is an adapter over the weights of ``base``, which is π_0 and frozen, and with ``merge``
+    π_a is run with its adapter in copies of the weights. Without ``lora`` the student is ``base`` itself and
+    the others are copies; π_0 is then kept only if ``keep_base`` asks for it.
     """
 
     def __init__(
@@ -42,10 +43,11 @@ class Policy:
         ema: float | None = None,
         *,
         lora: LoRA | None = None,
+        merge: bool = False,
         keep_base: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
-        self.ema, self.lora = ema, lora
+        self.ema, self.lora, self.merge = ema, lora, merge
         self.student: Denoiser
         self.base: Denoiser | None
         if lora is None:
@@ -57,6 +59,8 @@ class Policy:
         self.average = None if ema is None else self._frozen_student()
         self.forward: Callable[..., Tensor] = self.student
         """How the student is called; a data-parallel trainer puts its wrapper here."""
+        self._made: dict[bool, Denoiser] = {}
+        self._compiles = False
 
     def log_pi(self, states: MaskedStates) -> Float[Tensor, "N V"]:
         """log π_θ at the scored positions, row by row."""
@@ -65,7 +69,7 @@ class Policy:
     @torch.no_grad()
     def log_pi_a(self, states: MaskedStates) -> Float[Tensor, "N V"]:
         """log π_a at the scored positions, row by row."""
-        return self.teacher(states.tokens, states.attention, states.scored)
+        return self.pi_a()(states.tokens, states.attention, states.scored)
 
     def rows(self, states: MaskedStates) -> Float[Tensor, "N D"]:
         """The student's hidden states that predict the scored positions, for the head to take in parts."""
@@ -74,7 +78,7 @@ class Policy:
     @torch.no_grad()
     def rows_a(self, states: MaskedStates) -> Float[Tensor, "N D"]:
         """The same of π_a."""
-        return self.teacher(states.tokens, states.attention, states.scored, head=False)
+        return self.pi_a()(states.tokens, states.attention, states.scored, head=False)
 
     @torch.no_grad()
     def log_pi_0(self, states: MaskedStates) -> Float[Tensor, "N V"]:
@@ -83,9 +87,19 @@ class Policy:
         assert self.base is not None
         return self.base(states.tokens, states.attention, states.scored)
 
-    def merged_teacher(self) -> Denoiser:
-        """π_a with its adapter, if it has one, added into copies of the weights."""
-        return self.teacher if self.lora is None else merged(_transformer(self.teacher))
+    def pi_a(self, fp8: bool = False) -> Denoiser:
+        """π_a as it is run: with ``merge`` by copies of the weights that have its adapter in them.
+
+        With ``fp8`` they are in eight bits, also without an adapter. Copies are made once for each π_a.
+        """
+        if not fp8 and (self.lora is None or not self.merge):
+            return self.teacher
+        if fp8 not in self._made:
+            made = for_decoding(self.teacher, fp8) if fp8 else merged(_transformer(self.teacher))
+            if self._compiles:
+                _transformer(made).compile_blocks()
+            self._made[fp8] = made
+        return self._made[fp8]
 
     def trained(self) -> list[nn.Parameter]:
         """What the optimiser changes: the student's weights, or those of its adapter."""
@@ -97,6 +111,8 @@ class Policy:
 
     def load_weights(self, model: Denoiser, weights: Mapping[str, Tensor]) -> None:
         """Put back what `weights` returned, strictly."""
+        if model is self.teacher:
+            self._made.clear()
         if self.lora is None:
             model.load_state_dict(weights)
         else:
@@ -104,6 +120,7 @@ class Policy:
 
     def compile(self) -> None:
         """Compile the models that are run."""
+        self._compiles = True
         for model in (self.student, self.teacher, self.base):
             if isinstance(model, Transformer):
                 model.compile_blocks()
@@ -113,7 +130,7 @@ class Policy:
 
         Those that replay batches of a shape already go on with that.
         """
-        for model in (self.student, self.teacher):
+        for model in (self.student, self.pi_a()):
             if isinstance(model, Transformer) and model.recording is None:
                 model.record(shape)
 

@@ -113,6 +113,8 @@ class Attention(nn.Module):
         self.heads = config.heads
         self.kv_heads = config.kv_heads or config.heads
         head_width = config.width // config.heads
+        self.qkv: nn.Module | None = None
+        """All three as one product, in the models that `merging` makes; they have no q, k and v."""
         self.q = nn.Linear(config.width, config.width, bias=config.qkv_bias)
         self.k = nn.Linear(config.width, self.kv_heads * head_width, bias=config.qkv_bias)
         self.v = nn.Linear(config.width, self.kv_heads * head_width, bias=config.qkv_bias)
@@ -126,9 +128,10 @@ class Attention(nn.Module):
         kept: Kept | None = None,
     ) -> Float[Tensor, "B W D"]:
         """Attend from every position given to every real position, also to those that were kept."""
+        counts = self.heads, self.kv_heads, self.kv_heads
         q, k, v = (
-            projection(x).unflatten(-1, (heads, -1)).transpose(1, 2)
-            for projection, heads in ((self.q, self.heads), (self.k, self.kv_heads), (self.v, self.kv_heads))
+            projected.view(*x.shape[:2], heads, -1).transpose(1, 2)
+            for projected, heads in zip(self._projected(x), counts, strict=True)
         )
         q, k = rotate(q, rotation), rotate(k, rotation)
         if kept is not None:
@@ -136,6 +139,13 @@ class Attention(nn.Module):
         grouped = self.kv_heads != self.heads
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
         return self.out(mixed.transpose(1, 2).flatten(2))
+
+    def _projected(self, x: Float[Tensor, "B W D"]) -> tuple[Tensor, ...]:
+        """Queries, keys and values."""
+        if self.qkv is None:
+            return self.q(x), self.k(x), self.v(x)
+        narrow = x.shape[-1] // self.heads * self.kv_heads
+        return self.qkv(x).split((x.shape[-1], narrow, narrow), -1)
 
 
 class Block(nn.Module):
@@ -146,6 +156,8 @@ class Block(nn.Module):
         self.attention_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
         self.attention = Attention(config)
         self.ffn_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.gate_up: nn.Module | None = None
+        """Both as one product, in the models that `merging` makes."""
         self.gate = nn.Linear(config.width, config.ffn, bias=False)
         self.up = nn.Linear(config.width, config.ffn, bias=False)
         self.down = nn.Linear(config.ffn, config.width, bias=False)
@@ -159,8 +171,12 @@ class Block(nn.Module):
     ) -> Float[Tensor, "B W D"]:
         """One residual layer."""
         x = x + self.attention(self.attention_norm(x), rotation, mask, kept)
-        inner = self.ffn_norm(x)
-        return x + self.down(F.silu(self.gate(inner)) * self.up(inner))
+        gate, up = self._branches(self.ffn_norm(x))
+        return x + self.down(F.silu(gate) * up)
+
+    def _branches(self, x: Float[Tensor, "B W D"]) -> tuple[Tensor, ...]:
+        """The two branches of the feed-forward layer."""
+        return (self.gate(x), self.up(x)) if self.gate_up is None else self.gate_up(x).chunk(2, -1)
 
 
 class Transformer(Denoiser):
@@ -234,6 +250,7 @@ class Transformer(Denoiser):
         Training, rollouts, passes over windows, with and without adapters and padding: each has its own.
         """
         torch._dynamo.config.recompile_limit = COMPILATIONS
+        self.compiled = True
         for block in self.blocks:
             if block._compiled_call_impl is None:
                 block.compile(dynamic=True)

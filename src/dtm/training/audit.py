@@ -1,7 +1,7 @@
 """What the shortcuts of decoding change: the same prompts and the same noise, with and without them.
 
-A cache, early ends and certain tokens are approximations. In every collection of rollouts a few prompts are
-decoded both ways, and past a limit the run goes on without shortcuts.
+A cache, early ends, certain tokens and weights in eight bits are approximations. In every collection of
+rollouts a few prompts are decoded both ways, and past a limit the run goes on without shortcuts.
 """
 
 from __future__ import annotations
@@ -92,18 +92,27 @@ class Tally:
 
 
 def audit(
-    collector: Collector, denoiser: Denoiser, prompts: Prompts, rows: int, generator: torch.Generator
+    collector: Collector,
+    denoiser: Denoiser,
+    exact: Denoiser,
+    prompts: Prompts,
+    rows: int,
+    generator: torch.Generator,
 ) -> Tally:
     """Decode so many of the prompts, drawn at random, with the collector's shortcuts and without them.
 
-    Rows that have no reward count as far as their tokens go.
+    ``denoiser`` is the model that decodes, ``exact`` the one whose law is meant: the same unless the former
+    is in eight bits. Rows that have no reward count as far as their tokens go.
     """
     order = torch.randperm(len(prompts), generator=generator)[:rows]
     asked, width = prompts.select(order.tolist()), prompts.tokens.shape[1]
     tokens, rewards = [], []
-    for decoder in (collector.decoder, collector.decoder.without_shortcuts):
+    for model, decoder in (
+        (denoiser, collector.decoder),
+        (exact, collector.decoder.without_shortcuts),
+    ):
         done = decode_rows(
-            denoiser,
+            model,
             asked,
             collector.task.completion_length,
             decoder,

@@ -113,6 +113,7 @@ def build_decoder(config: DecodingConfig) -> Decoder:
         cache=config.cache,
         refresh=config.refresh,
         until_end=config.until_end,
+        fp8=config.fp8,
     )
 
 

@@ -150,8 +150,23 @@ def environment() -> dict[str, Any]:
         "processor": processor(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "command": " ".join(sys.argv),
+        "command": " ".join(map(shortened, sys.argv)),
     }
+
+
+def shortened(argument: str) -> str:
+    """A path, also after ``=``, without the folders of one machine: below the working one, or its last part.
+
+    The configuration of a run has its paths in full.
+
+    >>> shortened("--out=/somewhere/runs/first"), shortened("runs/second"), shortened("maze-small")
+    ('--out=first', 'runs/second', 'maze-small')
+    """
+    flag, mark, value = argument.rpartition("=")
+    path, here = Path(value), Path.cwd()
+    if not path.is_absolute():
+        return argument
+    return f"{flag}{mark}{path.relative_to(here) if path.is_relative_to(here) else path.name}"
 
 
 def commit() -> str | None:

@@ -18,6 +18,7 @@ from dtm.decoding import decode_all
 from dtm.interpolants import MaskCount
 from dtm.models.denoiser import Denoiser
 from dtm.models.flops import rollout_flops, update_flops
+from dtm.models.merging import for_decoding
 from dtm.models.transformer import TransformerConfig
 from dtm.objectives import mdm_loss
 from dtm.random import stream
@@ -94,7 +95,8 @@ def counted_seconds(config: RunConfig, task: Task, shape: TransformerConfig, dev
     refresh = decoding.refresh if decoding.cache == "block" else None
     rollout = rollout_flops(shape, prompt, completion, block, decoding.tokens_per_step, refresh)
     recompute = preflight.recomputed_blocks(config, task, shape) / shape.layers
-    row = update_flops(shape, prompt + completion, block / 2, build.build_lora(config), recompute)
+    lora, merge = build.build_lora(config), config.adapter.merge
+    row = update_flops(shape, prompt + completion, block / 2, lora, recompute, merge)
     return (done.rollouts * rollout + done.rows * row) / (0.5 * _rate(config, device))
 
 
@@ -121,9 +123,11 @@ def _rollout(config: RunConfig, task: Task, model: Denoiser, device: torch.devic
     rows = max(2, min(ROWS, config.decoding.batch, int(0.1 / _forward(config, task, model, device))))
     prompts = task.prompts("train", rows, stream(0, "forecast")).to(device)
     decoder, noise = build.build_decoder(config.decoding), stream(0, "forecast", device=device)
+    decoding = for_decoding(model, decoder.fp8)
     with build.autocast(config, device):
         return (
-            _seconds(lambda: decode_all(model, prompts, task.completion_length, decoder, noise, rows)) / rows
+            _seconds(lambda: decode_all(decoding, prompts, task.completion_length, decoder, noise, rows))
+            / rows
         )
 
 

@@ -27,9 +27,12 @@ def training_plan(config: RunConfig) -> dict[str, str]:
     scorer = build.build_scorer(config, task)
     device = build.build_device(config)
     shape = preflight.model_shape(config, task)
+    preflight.check_fp8(config, shape, device)
     known = config.model.base is not None or RunFolder.pretrained(config.recipe) is not None
     base = str(build.base_folder(config)) if known else f"none yet, `dtm pretrain {config.recipe}` makes it"
     exact = "samples the model's own law" if decoder.is_exact else "approximates the model's law"
+    if decoder.fp8:
+        exact += ", with its projections in eight bits"
     memory, free = preflight.memory(config, task, shape), preflight.spoken_size(preflight.available(device))
     return {
         "task": f"{task.name}, completions of {task.completion_length} tokens",

@@ -11,7 +11,8 @@ import torch
 from dtm.decoding.rounds import HEAD_ROWS
 from dtm.errors import ConfigError
 from dtm.models.families import read_shape
-from dtm.models.memory import Memory, TrainingShape, estimate, parameters
+from dtm.models.fp8 import require_multiples, require_products
+from dtm.models.memory import Memory, TrainingShape, estimate, parameters, projection_shapes
 from dtm.models.transformer import TransformerConfig
 from dtm.objectives.c_dtm import HELD
 from dtm.random import stream
@@ -29,6 +30,7 @@ def check(config: RunConfig, task: Task) -> None:
     """Refuse a run that needs a GPU or more memory than there is, and say what would help."""
     shape, device = model_shape(config, task), build.build_device(config)
     size = parameters(shape)
+    check_fp8(config, shape, device)
     if device.type == "cpu" and config.device == "auto" and size > LARGE:
         raise ConfigError(
             f"a model of {size / 1e9:.1f} billion weights needs a GPU, and torch sees none. "
@@ -45,6 +47,14 @@ def check(config: RunConfig, task: Task) -> None:
             "Smaller: --optimizer.micro-batch 1, --model.recompute all, --model.nf4, --decoding.batch 8, "
             "--adapter.rank 32; `dtm fit` says what fits."
         )
+
+
+def check_fp8(config: RunConfig, shape: TransformerConfig, device: torch.device) -> None:
+    """Refuse decoding in eight bits where the device or the model's shape does not allow it."""
+    if config.decoding.fp8:
+        require_products(device)
+        for name, sides in projection_shapes(shape).items():
+            require_multiples(*sides, name)
 
 
 def model_shape(config: RunConfig, task: Task) -> TransformerConfig:
@@ -99,6 +109,7 @@ def _shape_of_run(config: RunConfig, task: Task, shape: TransformerConfig) -> Tr
         candidates=min(together * written, HEAD_ROWS) if decoder.is_ragged else together * written,
         cached=decoder.cache == "block",
         merged=config.adapter.merge,
+        fp8=config.decoding.fp8,
     )
 
 

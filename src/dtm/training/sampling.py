@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 from dtm.evaluation.evaluate import Evaluation, evaluate
 from dtm.models.denoiser import Denoiser
 from dtm.models.policy import Policy
-from dtm.models.transformer import Transformer
 from dtm.random import stream
 from dtm.records import Prompts, Rollouts
 from dtm.training.audit import Tally, audit
-from dtm.training.build import compiles
 from dtm.training.config import RunConfig
 from dtm.training.events import Emit
 from dtm.training.progress import Progress
@@ -41,13 +39,14 @@ class Sampling:
 
         ``progress`` moves on when all of them are there: a stop in mid-collection repeats the whole.
         """
-        asked, teacher = self._prompts(progress.asked, prompts), self._teacher()
+        asked = self._prompts(progress.asked, prompts)
         noise = own_stream(self.accelerator, self.config.seed, f"{purpose} rollouts", progress.step)
         completions, tilt = self.config.replay.completions, progress.tilt
         with self.accelerator.autocast():
-            audited, beyond = self._audit(purpose, teacher, asked, progress, emit)
-            begin = time.perf_counter()
-            collected = self._collector(beyond).collect(teacher, asked, completions, tilt, noise, first_group)
+            audited, beyond = self._audit(purpose, asked, progress, emit)
+            collector = self._collector(beyond)
+            begin, teacher = time.perf_counter(), self._teacher(collector)
+            collected = collector.collect(teacher, asked, completions, tilt, noise, first_group)
         progress.audited, progress.exact_because = audited, beyond
         progress.asked += prompts
         speed = (len(collected.rollouts) + collected.skipped) / (time.perf_counter() - begin)
@@ -60,16 +59,18 @@ class Sampling:
         asked, completions = self._prompts(0, 8), self.config.replay.completions
         noise = own_stream(self.accelerator, self.config.seed, "warm-up")
         with self.accelerator.autocast():
-            return self.collector.collect(self._teacher(), asked, completions, 0.0, noise).rollouts
+            teacher = self._teacher(self.collector)
+            return self.collector.collect(teacher, asked, completions, 0.0, noise).rollouts
 
     def evaluate(self) -> Evaluation:
         """Measure π_a on the held-out prompts."""
         with self.accelerator.autocast():
             # By the configured decoder, also after a fallback: base and tuned are measured alike.
-            return evaluate(self._teacher(), self.collector, self.config.evaluation, self.accelerator.device)
+            teacher = self._teacher(self.collector)
+            return evaluate(teacher, self.collector, self.config.evaluation, self.accelerator.device)
 
     def _audit(
-        self, purpose: str, teacher: Denoiser, prompts: Prompts, progress: Progress, emit: Emit
+        self, purpose: str, prompts: Prompts, progress: Progress, emit: Emit
     ) -> tuple[dict[str, Any], str | None]:
         """Continue the phase's comparison with exact decoding; and say why, if it is past a limit."""
         limits, completions = self.config.audit, self.config.replay.completions
@@ -78,7 +79,8 @@ class Sampling:
             return progress.audited, progress.exact_because
         rows = math.ceil(limits.share * len(prompts) * completions)
         noise = stream(self.config.seed, f"{purpose} audit", progress.step, self.accelerator.process_index)
-        found = audit(collector, teacher, prompts.repeat(completions), rows, noise)
+        teacher, exact = self._teacher(collector), self.policy.pi_a()
+        found = audit(collector, teacher, exact, prompts.repeat(completions), rows, noise)
         tally = Tally(**progress.audited) + found
         beyond = tally.beyond(limits)
         emit("audit", tilt=progress.tilt, **tally.numbers(), falls_back=beyond)
@@ -90,14 +92,9 @@ class Sampling:
             return self.collector
         return replace(self.collector, decoder=self.collector.decoder.without_shortcuts)
 
-    def _teacher(self) -> Denoiser:
-        """π_a, with its adapter merged into the weights where that is wanted."""
-        if not self.config.adapter.merge:
-            return self.policy.teacher
-        model = self.policy.merged_teacher()
-        if isinstance(model, Transformer) and compiles(self.config, self.accelerator.device):
-            model.compile_blocks()
-        return model
+    def _teacher(self, collector: Collector) -> Denoiser:
+        """π_a, in eight bits if that is how rollouts are drawn."""
+        return self.policy.pi_a(collector.decoder.fp8)
 
     def _prompts(self, first: int, count: int) -> Prompts:
         """Training prompts from the ``first`` on, in this process's order."""

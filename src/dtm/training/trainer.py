@@ -88,6 +88,7 @@ class Trainer:
             base.to(self.device),
             config.optimizer.ema if self.baseline is None else None,
             lora=build_lora(config),
+            merge=config.adapter.merge,
             keep_base=self.baseline is not None and self.baseline.reads_base,
             generator=stream(config.seed, "adapters"),
         )

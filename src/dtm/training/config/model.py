@@ -51,8 +51,8 @@ class AdapterConfig:
     targets: str = "all"
     """Projections by name with commas between, or all seven, or published: the four of public code."""
     merge: bool = False
-    """Add π_a's adapter into copies of the weights for rollouts and evaluations: fewer products, memory for
-    the copies, and a sum rounded to the precision of the base."""
+    """Run π_a, in rollouts, evaluations and updates, with its adapter added into copies of the weights: fewer
+    products, memory for the copies all the time, and a sum rounded to the precision of the base."""
 
     def __post_init__(self) -> None:
         require(self.rank is None or self.rank >= 1, f"adapter.rank must be at least 1, got {self.rank}")

@@ -32,13 +32,17 @@ class DecodingConfig:
     until_end: bool = False
     """Stop a completion after the block with its end token, and give its place in the batch to the next
     prompt; what it leaves unwritten becomes end tokens."""
+    fp8: bool = False
+    """Decode with π_a's projections in eight bits (float8_e4m3fn, a scale for each output and each token):
+    products at up to twice the rate on GPUs of compute capability 8.9 and newer, memory for the copies, and
+    an approximation: see audit. Updates never use them."""
     batch: int = 256
     """Sequences decoded together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditConfig:
-    """Decoding again without its shortcuts (cache, until-end, certainty), with the same noise, to compare."""
+    """Decoding again, with the same noise, without shortcuts: cache, until-end, certainty and fp8."""
 
     share: float = 0.02
     """Share of every collection of rollouts that is decoded twice to compare; 0: none."""

@@ -1,0 +1,125 @@
+"""Where the time of a pass goes at 8B, and what each way to make it faster brings.
+
+`profile`: kernels by kind, and how long the device waits for the host. `switches`: the same passes with and
+without fused products, fused draws and eight bits.
+
+A block of 64 rows is written in one step, a pass over whole rows, and in two, of which the second is a pass
+over the block; the difference is the latter. Kernels are those that torch.profiler sees, wall-clock that of a
+run without it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity
+
+from dtm.decoding.noise import RowNoise
+from dtm.decoding.rounds import Round
+from dtm.decoding.spans import Spans
+from dtm.models.transformer import Transformer
+from llada8b_rollouts import decoder_of, make_prompts
+from llada8b_setup import Rig, decoding_model, make_policy
+from llada8b_updates import training
+
+KINDS = {
+    "attention": r"flash|fmha|sdpa|attention",
+    "sampling": r"argm(in|ax)|log_softmax|exponential|distribution|uniform|sort|topk",
+    "matrix products": r"gemm|cutlass|nvjet|xmma|cublas|splitk|triton_tem|\b(add|b|_scaled_)?mm\b|linear",
+    "elementwise": r"triton|elementwise|copy|memcpy|memset|cat|index|gather|scatter|reduce|norm|^aten::",
+    "other": r"",
+}
+"""Kinds of kernels by what is in their names; the first that fits."""
+
+Profile = dict[str, float]
+"""Milliseconds: of each kind, and of the wall clock."""
+
+
+def profile(bench: Rig) -> None:
+    """A table of one full pass, one pass over windows and one micro-batch."""
+    one, two = block_writers(bench, decoding_model(bench))
+    full = measured(bench, one)
+    both = measured(bench, two)
+    window = {name: max(value - full[name], 0.0) for name, value in both.items()}
+    del one, two
+    bench.empty()
+    rows = bench.sizes.micro_batches[0]
+    micro_batch, _ = training(bench, make_policy(bench, merge=True), rows)
+    found = {"full pass": full, "window pass": window, f"micro-batch of {rows}": measured(bench, micro_batch)}
+    bench.keep(profile={name: {**times, "idle_share": idle(times)} for name, times in found.items()})
+    print(table(found))
+
+
+def switches(bench: Rig) -> None:
+    """Milliseconds of both passes of π_a, draws included, one switch after the other."""
+    policy = make_policy(bench, merge=True)
+    found: dict[str, dict[str, float]] = {}
+    for name, model, fuses_draws in (
+        ("separate products, plain draws", policy.base, False),  # a merged model's products, before fusing
+        ("fused products, plain draws", policy.pi_a(), False),
+        ("fused products, fused draws", policy.pi_a(), True),
+        ("eight bits, fused draws", policy.pi_a(fp8=True), True),
+    ):
+        assert isinstance(model, Transformer)
+        model.compiled = fuses_draws and bench.on_gpu
+        full, both = (bench.seconds(work, 3, warm=2) for work in block_writers(bench, model))
+        found[name] = {"full_ms": 1e3 * full, "window_ms": 1e3 * (both - full)}
+        bench.say(f"{name}: full pass {1e3 * full:.1f} ms, window pass {1e3 * (both - full):.1f} ms")
+    bench.keep(switches=found)
+
+
+def block_writers(bench: Rig, model: Transformer) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Write the first block of some rows: by a pass over whole rows, and by that and one over the block."""
+    sizes, rows = bench.sizes, bench.sizes.ragged[0]
+    length = sizes.prompt + sizes.completion
+    tokens = torch.full((rows, length), sizes.model.mask_id, device=bench.device)
+    tokens[:, : sizes.prompt] = make_prompts(bench, rows).tokens
+    spans = Spans.of([sizes.prompt] * rows, sizes.block, length, sizes.model.shift, bench.device)
+    cache, noise = model.new_cache(rows, length), RowNoise(0, bench.device)
+
+    def write(steps: int) -> object:
+        decoder = replace(decoder_of(bench, 1, model.fp8), tokens_per_step=sizes.block // steps)
+        places = [(row, 0) for row in range(rows)]
+        with bench.autocast(), torch.no_grad():
+            return Round(model, decoder, spans, places, noise, cache, None).write(tokens)
+
+    return lambda: write(1), lambda: write(2)
+
+
+def measured(bench: Rig, work: Callable[[], object]) -> Profile:
+    """Kernel time by kind, and the wall-clock of the same work when nobody watches."""
+    wall = bench.seconds(work, 3, warm=3)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if bench.on_gpu else [])]
+    with torch.profiler.profile(activities=activities) as watched:
+        work()
+        bench.wait()
+    times = dict.fromkeys(KINDS, 0.0)
+    for event in watched.key_averages():
+        if event.device_type == (DeviceType.CUDA if bench.on_gpu else DeviceType.CPU):
+            spent = event.self_device_time_total if bench.on_gpu else event.self_cpu_time_total
+            times[kind(event.key)] += spent / 1e3
+    return {**times, "wall": 1e3 * wall}
+
+
+def kind(kernel: str) -> str:
+    """What a kernel is for, by its name."""
+    return next(name for name, pattern in KINDS.items() if re.search(pattern, kernel.lower()))
+
+
+def idle(times: Profile) -> float:
+    """The share of the wall-clock in which no kernel runs."""
+    return max(0.0, 1 - sum(times[name] for name in KINDS) / max(times["wall"], 1e-9))
+
+
+def table(found: dict[str, Profile]) -> str:
+    """Milliseconds of each kind, and the idle share."""
+    lines = [f"| ms | {' | '.join(KINDS)} | wall | idle |", "|---" + "|--:" * (len(KINDS) + 2) + "|"]
+    for name, times in found.items():
+        values: list[Any] = [f"{times[part]:.1f}" for part in (*KINDS, "wall")]
+        lines.append(f"| {name} | {' | '.join(values)} | {idle(times):.0%} |")
+    return "\n".join(lines)

@@ -13,7 +13,7 @@ from dtm.cli import main
 from dtm.evaluation.explain import DECIDES, ROUNDS
 from dtm.evaluation.fingerprint import digest, model_identity, rules_version
 from dtm.evaluation.protocol import Examination, Outcome, examine
-from dtm.evaluation.results import write_outcomes
+from dtm.evaluation.results import place, write_outcome
 from dtm.evaluation.subject import Source, Subject
 
 pytest.importorskip("transformers")
@@ -38,7 +38,9 @@ def explained(outcome, tmp_path, capsys):
         for group, fields in changes.items():
             mark[group] = {**mark[group], **fields}
         other = Outcome(outcome.asked, outcome.measures, rows or outcome.rows, mark, 1.0)
-        (a,), (b,) = (write_outcomes([one], tmp_path / name) for one, name in ((outcome, "a"), (other, "b")))
+        a, b = (place(outcome.asked, tmp_path / name) for name in "ab")
+        write_outcome(outcome, a)
+        write_outcome(other, b)
         assert main(["eval", "--explain", str(a), str(b)]) == 0
         return capsys.readouterr().out
 

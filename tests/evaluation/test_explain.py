@@ -110,6 +110,16 @@ def test_a_model_is_known_by_its_weights_and_not_by_its_place(write_hub, tmp_pat
     assert {key for key in after if after[key] != before[key]} == {"values"}
 
 
+def test_an_adapter_is_known_by_its_weights_and_their_scale(write_hub, tmp_path):
+    folder, found = write_hub("llada"), []
+    save_file({"a": torch.ones(2)}, tmp_path / "adapter_model.safetensors")
+    for alpha, rank, dropout in ((64, 128, 0.0), (64, 128, 0.1), (128, 128, 0.0)):
+        config = {"lora_alpha": alpha, "r": rank, "lora_dropout": dropout}
+        (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+        found.append(model_identity(folder, tmp_path)["adapter"])
+    assert found[0] == found[1] != found[2]
+
+
 def test_what_is_no_result_is_named(tmp_path, capsys):
     (tmp_path / "other.json").write_text('{"reward": 1}')
     (tmp_path / "broken.json").write_text("{")

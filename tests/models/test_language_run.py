@@ -190,22 +190,32 @@ def test_own_rows_and_an_own_reward(config, llada, tmp_path):
         ('{"prompt": 5}\n', 'line 1: "prompt" must be text'),
         ('{"prompt": "a", "x": 1}\n{"prompt": "b"}\n', "line 2: has the columns none, the first row has x"),
         ('{"prompt": "a"}\n', "holds 1 rows"),
+        ('{"prompt": "café"}\n', "line 1: not UTF-8 text"),
     ],
 )
 def test_a_flaw_in_own_rows_is_named_with_its_line(lines, named, tmp_path):
     from dtm.tasks.language import read_own
 
-    (tmp_path / "own.jsonl").write_text(lines)
+    (tmp_path / "own.jsonl").write_text(lines, encoding="latin-1")
     with pytest.raises(DataError) as problem:
         read_own(tmp_path / "own.jsonl")
     assert named in str(problem.value)
+
+
+def test_own_rows_may_hold_any_character_and_a_byte_order_mark(tmp_path):
+    from dtm.tasks.language import read_own
+
+    prompts = ["one\u2028line", "next\x85line", "café"]
+    lines = [json.dumps({"prompt": prompt}, ensure_ascii=False) for prompt in prompts]
+    (tmp_path / "own.jsonl").write_text("\n".join(lines), encoding="utf-8-sig")
+    assert [row.prompt for row in read_own(tmp_path / "own.jsonl")] == prompts
 
 
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
         ([], "hf download GSAI-ML/LLaDA-8B-Instruct"),
-        (["--model.base", "MODEL"], "name their folder with --task.data-dir"),
+        (["--model.base", "MODEL"], "name their folder with --data-dir"),
         (
             ["--model.base", "MODEL", "--data-dir", "nowhere"],
             "no file nowhere/countdown_cd3_train_subset.jsonl",

@@ -14,6 +14,7 @@ from dtm.cli import main
 from dtm.errors import ConfigError, DataError
 from dtm.training import build
 from dtm.training.config import EvaluationConfig, LanguageConfig
+from dtm.training.plan import training_plan
 
 pytest.importorskip("peft")
 pytest.importorskip("bitsandbytes")
@@ -151,11 +152,14 @@ def test_a_completion_is_read_up_to_its_end(config):
 
 def test_too_long_prompts_are_left_out_and_counted(config):
     lengths = sorted(len(ids) for _, ids in build.build_task(config)._tokenised("train"))
-    some = build.build_task(
-        replace(config, task=replace(config.task, prompt_length=lengths[len(lengths) // 2]))
-    )
+    middle = lengths[len(lengths) // 2]
+    some = build.build_task(replace(config, task=replace(config.task, prompt_length=middle)))
     some.prompts("train", 3, torch.Generator().manual_seed(0))
-    assert some.too_long["train"] == sum(length > lengths[len(lengths) // 2] for length in lengths) > 0
+    assert some.too_long["train"] == sum(length > middle for length in lengths) > 0
+    told = some.spoken_counts()
+    assert told.startswith(f"{len(lengths) - some.too_long['train']} train, ")
+    assert told.endswith(f"; {sum(some.too_long.values())} of more than {middle} tokens are left out")
+    assert "left out" not in training_plan(config)["prompts"]
     short = build.build_task(replace(config, task=replace(config.task, prompt_length=20)))
     with pytest.raises(DataError, match=r"all \d+ train prompts of countdown are longer than 20 tokens"):
         short.prompts("train", 3, torch.Generator().manual_seed(0))

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from dtm.cli import main
 from dtm.evaluation.explain import DECIDES, ROUNDS
-from dtm.evaluation.fingerprint import digest, model_identity, rules_version
+from dtm.evaluation.fingerprint import code_version, digest, model_identity
 from dtm.evaluation.protocol import Examination, Outcome, examine
 from dtm.evaluation.results import place, write_outcome
 from dtm.evaluation.subject import Source, Subject
@@ -94,7 +94,19 @@ def test_order_does_not_decide_and_contents_do():
     assert digest([["a", 1], ["b", 2]]) == digest([["b", 2], ["a", 1]])
     assert digest([["a", 1], ["b", 2]]) != digest([["a", 2], ["b", 1]])
     assert digest([["\ud800"]]) != digest([])
-    assert rules_version() == rules_version()
+
+
+def test_code_is_known_by_what_it_says_and_not_by_its_comments(tmp_path):
+    found = []
+    for text in ("limit = 3", "limit = 3  # at most", "limit = 4"):
+        (tmp_path / "rules.py").write_text(text)
+        found.append(code_version([tmp_path / "rules.py"]))
+    assert found[0] == found[1] != found[2]
+
+
+def test_a_setting_is_told_with_both_values(explained):
+    text = explained(decoding={"order": "uniform"})
+    assert "which token is revealed next: sampled-confidence → uniform" in text
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -12,6 +12,8 @@ import yaml
 
 import dtm
 from dtm.cli import COMMANDS, main
+from dtm.cli.parse import with_flags
+from dtm.errors import ConfigError
 from dtm.recipes import RECIPES
 from dtm.training.serialise import to_yaml
 from timeless import timeless_rows
@@ -112,6 +114,13 @@ def test_recipes_are_listed_and_shown_as_yaml(call, capsys):
         (["train", "maze-small", "--tilt.stepp", "1"], "--tilt.stepp"),
         (["train", "maze-small", "--tilt.step", "fast"], "fast"),
         (["train", "maze-small", "--tilt.step", "99"], "tilt.step must lie in (0, 10]"),
+        (["train", "maze-small", "--optimizer.lr", "inf"], "optimizer.lr must be positive and finite"),
+        (
+            ["train", "maze-small", "--objective", "spg", "--replay.completions", "1"],
+            "--replay.completions 6",
+        ),
+        (["train", "maze-small", "--objective.preset", "published"], "c-dtm has no preset"),
+        (["train", "maze-small", "--objective", "spg", "--objective.preset", "publishd"], "publishd"),
         (["train", "maze-small", "--config", "nowhere.yaml"], "no configuration file at nowhere.yaml"),
         (["train", "maze-small", "--reward", "length"], "must be written module:function"),
         (["train", "maze-small", "--model.base", "maze-smal"], "Did you mean 'maze-small'?"),
@@ -127,6 +136,34 @@ def test_a_mistake_ends_with_code_2_and_names_the_remedy(arguments, named, call)
     assert code == 2
     assert named in text
     assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("name", ["diffu-grpo", "wd1", "unigrpo", "spg", "vrpo", "gdpo", "trace-rl"])
+def test_every_baseline_takes_the_published_preset(name):
+    config = dtm.recipe("maze-small")
+    flags = ["--objective.preset=published", "--objective", name]
+    changed = with_flags(config, flags, "dtm train maze-small").objective
+    assert changed.name == name
+    with_quirks = {"wd1", "spg", "gdpo", "trace_rl"}
+    published = {section for section in with_quirks if getattr(changed, section).preset == "published"}
+    assert published == with_quirks & {name.replace("-", "_")}
+
+
+def test_a_baseline_and_a_budget_do_not_mind_the_step_of_the_tilt():
+    config = dtm.recipe("maze-small")
+    replace(config, objective=replace(config.objective, name="spg"), tilt=replace(config.tilt, final=1.0))
+    replace(config, budget="1m", tilt=replace(config.tilt, final=1.0))
+    with pytest.raises(ConfigError, match=r"tilt\.step must lie in"):
+        replace(config, tilt=replace(config.tilt, final=1.0))
+
+
+def test_a_folder_that_cannot_be_made_is_named(finished, call, tmp_path):
+    (tmp_path / "file").write_text("")
+    for command in ("export", "eval"):
+        flags = ("--out", "file/deeper") if command == "export" else ("--json", "file/deeper/result.json")
+        code, text = call(command, str(finished.path), *flags)
+        assert code == 2
+        assert "no folder can be made at file/deeper" in text
 
 
 def test_an_unknown_run_names_the_nearest(finished, call):

@@ -120,9 +120,9 @@ def train(
     build.build_device(config)
     task = build.build_task(config)
     preflight.check(config, task)
-    base = build.load_base(config, task)
     scorer = build.build_scorer(config, task, reward)
     objective, interpolant = build.build_objective(config), build.build_interpolant(config, task)
+    base = build.load_base(config, task)
     own_reward = reward is not None or config.reward.function is not None
     span = build.reward_range(config, task, own_reward)
     with Interrupts() as interrupts:

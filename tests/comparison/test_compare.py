@@ -50,6 +50,18 @@ def copied(run, folder, edit=None):
 # ── what is written ───────────────────────────────────────────────────────────────────────────────
 
 
+def test_a_run_that_left_some_of_its_budget_is_named(entries, tmp_path):
+    early = copied(entries["spg", 0], tmp_path / "early")
+    summary = early.summary
+    ended = {"spent_tokens": 1e3, "finished": "held-out reward has not risen for 3 evaluations"}
+    (early.path / "summary.json").write_text(json.dumps(summary | ended))
+    notes = gather([entries["c-dtm", 0], early]).notes
+    assert notes == [
+        "spg, seed 0: stopped with 25% of its budget spent, held-out reward has not risen for 3 evaluations "
+        "(tilt.patience)"
+    ]
+
+
 def test_rows_and_intervals_are_those_of_the_runs(entries):
     comparison = gather(list(entries.values()))
     assert comparison.objectives == NAMES

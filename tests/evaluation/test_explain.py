@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from dtm.cli import main
 from dtm.evaluation.explain import DECIDES, ROUNDS
-from dtm.evaluation.fingerprint import digest, model_identity, rules_version
+from dtm.evaluation.fingerprint import code_version, digest, model_identity
 from dtm.evaluation.protocol import Examination, Outcome, examine
-from dtm.evaluation.results import write_outcomes
+from dtm.evaluation.results import place, write_outcome
 from dtm.evaluation.subject import Source, Subject
 
 pytest.importorskip("transformers")
@@ -38,7 +38,9 @@ def explained(outcome, tmp_path, capsys):
         for group, fields in changes.items():
             mark[group] = {**mark[group], **fields}
         other = Outcome(outcome.asked, outcome.measures, rows or outcome.rows, mark, 1.0)
-        (a,), (b,) = (write_outcomes([one], tmp_path / name) for one, name in ((outcome, "a"), (other, "b")))
+        a, b = (place(outcome.asked, tmp_path / name) for name in "ab")
+        write_outcome(outcome, a)
+        write_outcome(other, b)
         assert main(["eval", "--explain", str(a), str(b)]) == 0
         return capsys.readouterr().out
 
@@ -92,7 +94,19 @@ def test_order_does_not_decide_and_contents_do():
     assert digest([["a", 1], ["b", 2]]) == digest([["b", 2], ["a", 1]])
     assert digest([["a", 1], ["b", 2]]) != digest([["a", 2], ["b", 1]])
     assert digest([["\ud800"]]) != digest([])
-    assert rules_version() == rules_version()
+
+
+def test_code_is_known_by_what_it_says_and_not_by_its_comments(tmp_path):
+    found = []
+    for text in ("limit = 3", "limit = 3  # at most", "limit = 4"):
+        (tmp_path / "rules.py").write_text(text)
+        found.append(code_version([tmp_path / "rules.py"]))
+    assert found[0] == found[1] != found[2]
+
+
+def test_a_setting_is_told_with_both_values(explained):
+    text = explained(decoding={"order": "uniform"})
+    assert "which token is revealed next: sampled-confidence → uniform" in text
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -106,6 +120,16 @@ def test_a_model_is_known_by_its_weights_and_not_by_its_place(write_hub, tmp_pat
     save_file({**weights, name: weights[name] * 2}, moved / "model.safetensors")
     after = model_identity(moved)
     assert {key for key in after if after[key] != before[key]} == {"values"}
+
+
+def test_an_adapter_is_known_by_its_weights_and_their_scale(write_hub, tmp_path):
+    folder, found = write_hub("llada"), []
+    save_file({"a": torch.ones(2)}, tmp_path / "adapter_model.safetensors")
+    for alpha, rank, dropout in ((64, 128, 0.0), (64, 128, 0.1), (128, 128, 0.0)):
+        config = {"lora_alpha": alpha, "r": rank, "lora_dropout": dropout}
+        (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+        found.append(model_identity(folder, tmp_path)["adapter"])
+    assert found[0] == found[1] != found[2]
 
 
 def test_what_is_no_result_is_named(tmp_path, capsys):

@@ -226,6 +226,33 @@ def test_what_is_no_model_or_has_no_tokenizer_is_refused(write_hub, finished, da
     assert "needs a run's folder" in capsys.readouterr().err
 
 
+def test_a_model_without_a_task_is_told_from_a_run(talking, capsys):
+    assert run("eval", talking) == 2
+    assert "is a model and not a run: say what it is to solve with --task" in capsys.readouterr().err
+
+
+def test_what_is_missing_is_said_before_a_model_is_loaded(talking, data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Subject, "load", lambda *_: pytest.fail("the model was loaded"))
+    (tmp_path / "file").write_text("")
+    assert run("eval", talking, "--task", "countdown", "--data-dir", tmp_path / "nowhere") == 2
+    assert "countdown_cd3_test.jsonl" in capsys.readouterr().err
+    options = ("--task", "countdown", "--data-dir", data, "--json", tmp_path / "file" / "out")
+    assert run("eval", talking, *options) == 2
+    assert "no folder can be made" in capsys.readouterr().err
+
+
+def test_a_length_that_is_done_is_kept_when_the_next_one_fails(talking, data, tmp_path, monkeypatch):
+    def fail_at_64(subject, exam, data):
+        if exam.length == 64:
+            raise KeyboardInterrupt
+        return examine(subject, exam, data)
+
+    monkeypatch.setattr("dtm.cli.evaluation._examine", fail_at_64)
+    options = ("--task", "countdown", "--data-dir", data, "--length", 32, 64, "--json", tmp_path / "out")
+    assert run("eval", talking, *options) == 130
+    assert (tmp_path / "out" / "countdown-dtm-32.json").is_file()
+
+
 def test_a_run_that_has_not_finished_is_refused(tiny, data, tmp_path, capsys):
     from dtm.training.serialise import to_yaml
 

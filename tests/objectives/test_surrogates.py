@@ -165,6 +165,16 @@ def test_a_clipped_ratio_by_hand(ratio, advantage, expected, cut):
     assert is_clipped(log_ratio, worth, 0.5).item() == cut
 
 
+@pytest.mark.parametrize(("advantage", "value"), [(0.0, 0.0), (2.0, 3.0)])
+def test_a_ratio_that_overflows_makes_no_nan(advantage, value):
+    log_ratio = torch.tensor([500.0], requires_grad=True)
+    gain = clipped(log_ratio, torch.tensor([advantage]), 0.5)
+    gain.backward()
+    assert gain.item() == pytest.approx(value)
+    assert log_ratio.grad is not None
+    assert log_ratio.grad.item() == 0
+
+
 def test_k3_is_unbiased_and_never_negative():
     p = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
     q = torch.tensor([0.6, 0.1, 0.3], dtype=torch.float64)

@@ -110,6 +110,12 @@ def test_a_mistake_in_a_file_is_named_with_its_place(text, named, tmp_path):
     assert named in str(caught.value)
 
 
+def test_a_file_in_another_encoding_is_named(tmp_path):
+    (tmp_path / "run.yaml").write_bytes("recipe: café".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"run\.yaml is not valid YAML"):
+        load_yaml(tmp_path / "run.yaml", RunConfig())
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"no configuration file at .*nowhere\.yaml"):
         load_yaml(tmp_path / "nowhere.yaml", RunConfig())

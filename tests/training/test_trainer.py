@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -134,6 +135,13 @@ def test_equal_rewards_teach_nothing(tiny, make_trainer):
     assert all("nothing to learn" in row["reason"] for row in seen.of("phase"))
     for model in (trainer.policy.student, trainer.policy.teacher):
         assert torch.equal(weights(model), base_weights(tiny))
+
+
+def test_a_single_fresh_prompt_leaves_the_error_of_the_meter_unknown(tiny, make_trainer):
+    progress = make_trainer(changed(tiny, "replay", prompts=4)).run()
+    assert progress.absorbed is not None
+    assert progress.absorbed_error is None
+    assert progress.surely_absorbed == -math.inf
 
 
 def test_a_phase_cools_down_and_ends_once_enough_is_absorbed(tiny, make_trainer):

@@ -145,9 +145,9 @@ def _show(comparison: Comparison, out: Path, command: str) -> int:
     from rich.console import Console
 
     from dtm.comparison.table import markdown, table
-    from dtm.training.folder import write_json, write_text
+    from dtm.training.folder import make_folder, write_json, write_text
 
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     write_json(out / "compare.json", comparison.to_json(command))
     write_text(out / "compare.md", markdown(comparison))
     comparison.figure().savefig(out / "compare.png", dpi=150)

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dtm.cli.parse import make_parser, refuse
+from dtm.cli.parse import make_parser, refuse, refuse_model
 from dtm.errors import ConfigError, require
 
 if TYPE_CHECKING:
@@ -103,8 +103,11 @@ def _held_out(options: argparse.Namespace) -> int:
     from dtm import api
     from dtm.training import build
     from dtm.training.display import measures_table
-    from dtm.training.folder import write_json
+    from dtm.training.folder import make_folder, write_json
 
+    refuse_model(options.model, "say what it is to solve with --task")
+    if options.json is not None:
+        make_folder(options.json.parent)
     run = api.Run.open(options.model)
     config = run.config
     given = {name: getattr(options, name) for name in ("prompts", "completions")}
@@ -127,8 +130,9 @@ def _published(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from dtm.evaluation.protocol import Examination
-    from dtm.evaluation.results import FOLDER, write_outcomes
+    from dtm.evaluation.results import FOLDER, place, write_outcome
     from dtm.evaluation.subject import Source, Subject
+    from dtm.tasks.language import BENCHMARKS
 
     names = ("protocol", "limit", "batch")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
@@ -140,15 +144,19 @@ def _published(options: argparse.Namespace) -> int:
     out: Path | None = options.json
     if out is None and source.run is not None:
         out = source.run.path / FOLDER
-    if out is not None and out.suffix == ".json":
-        require(len(exams) == 1, f"--json {out} is one file for {len(exams)} lengths: name a folder")
+    # What is missing is said before gigabytes are loaded, and what was measured is kept at once.
+    places = [None if out is None else place(exam, out, len(exams)) for exam in exams]
+    BENCHMARKS[options.task].test(data)
     subject = Subject.load(source, options.device or "auto", options.precision or "auto")
-    outcomes = [_examine(subject, exam, data) for exam in exams]
+    outcomes = []
+    for exam, path in zip(exams, places, strict=True):
+        outcomes.append(_examine(subject, exam, data))
+        if path is not None:
+            write_outcome(outcomes[-1], path)
     print(f"{options.task}, protocol {exams[0].protocol}, {len(outcomes[0].rows)} items")
     Console().print(_table(outcomes))
-    if out is not None:
-        for path in write_outcomes(outcomes, out):
-            print(f"result: {path}")
+    for path in filter(None, places):
+        print(f"result: {path}")
     return 0
 
 

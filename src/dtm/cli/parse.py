@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
 
+from dtm.baselines import Preset
 from dtm.errors import require
 
 if TYPE_CHECKING:
@@ -52,6 +55,12 @@ def refuse(options: argparse.Namespace, names: Iterable[str], rule: str) -> None
         require(getattr(options, name) is None, f"--{name.replace('_', '-')} {rule}")
 
 
+def refuse_model(folder: str, rule: str) -> None:
+    """Where a run is expected, a model is told from a name that is wrong."""
+    found = [name for name in ("config.json", "adapter_config.json") if (Path(folder) / name).is_file()]
+    require(not found, f"{folder} is a model and not a run: {rule}")
+
+
 def with_flags(config: RunConfig, flags: Sequence[str], prog: str) -> RunConfig:
     """The configuration with fields changed as the flags say."""
     import tyro
@@ -60,9 +69,16 @@ def with_flags(config: RunConfig, flags: Sequence[str], prog: str) -> RunConfig:
 
     for short, long in ALIASES.items():
         flags = [re.sub(rf"^{short}(?==|$)", long, flag) for flag in flags]
+    # Whose preset is meant is known only when the objective is.
+    parser = argparse.ArgumentParser(prog, usage=argparse.SUPPRESS, add_help=False, allow_abbrev=False)
+    parser.add_argument("--objective.preset", dest="preset", choices=get_args(Preset))
+    options, flags = parser.parse_known_args(flags)
     # A section that can be of several kinds is of the recipe's: its fields are flags like any other.
     markers = (tyro.conf.AvoidSubcommands,)
-    return tyro.cli(RunConfig, args=flags, default=config, prog=prog, config=markers)
+    changed = tyro.cli(RunConfig, args=flags, default=config, prog=prog, config=markers)
+    if options.preset is None:
+        return changed
+    return replace(changed, objective=changed.objective.with_preset(options.preset))
 
 
 def first_line(text: str | None) -> str:

@@ -56,13 +56,17 @@ def pretrain(arguments: list[str]) -> int:
 
 
 def _foretell(config: RunConfig, command: Literal["train", "pretrain"], resume: bool) -> None:
-    """Without a GPU, say how long it will take before it starts."""
+    """How many prompts there are, and without a GPU how long it will take, before it starts."""
+    from dtm.tasks.language import LanguageTask
     from dtm.training import build, preflight
     from dtm.training.plan import forecast
 
     if command == "train":
         build.base_folder(config)  # what is missing is said at once
-        preflight.check(config, build.build_task(config))
+        task = build.build_task(config)
+        preflight.check(config, task)
+        if isinstance(task, LanguageTask) and not resume:
+            print(f"prompts: {task.spoken_counts()}", flush=True)
     if build.build_device(config).type == "cpu" and not resume:
         print(
             f"on the CPU: {forecast(config, command)}. Ctrl-C stops and saves, --resume continues.",

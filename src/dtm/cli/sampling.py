@@ -6,9 +6,8 @@ Which of the two is said by ``--prompt``.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from dtm.cli.parse import make_parser, refuse
+from dtm.cli.parse import make_parser, refuse, refuse_model
 from dtm.errors import require
 
 OF_RUNS = ("prompts", "completions", "base")
@@ -26,10 +25,7 @@ def sample(arguments: list[str]) -> int:
 
     from dtm import api
 
-    require(
-        (Path(options.model) / "config.yaml").is_file() or not Path(options.model).is_dir(),
-        f"{options.model} is a model and not a run: say what it is asked with --prompt",
-    )
+    refuse_model(options.model, "say what it is asked with --prompt")
     for text in api.Run.open(options.model).sample(
         2 if options.prompts is None else options.prompts,
         1 if options.completions is None else options.completions,

@@ -132,8 +132,12 @@ def gather(runs: Sequence[Run], trials: Sequence[Trial] = ()) -> Comparison:
     rows = [_row(run) for of_seeds in entries.values() for _, run in sorted(of_seeds.items())]
     configs = {name: next(iter(of_seeds.values())).config for name, of_seeds in entries.items()}
     first = next(iter(next(iter(entries.values())).values()))
+    budget = Budget.parse(str(first.config.budget))
     early = [
-        f"{row.objective}, seed {row.seed}: {row.finished}" for row in rows if "budget" not in row.finished
+        f"{row.objective}, seed {row.seed}: stopped with {budget.share(row.cost):.0%} of its budget spent, "
+        f"{row.finished} (tilt.patience)"
+        for row in rows
+        if budget.share(row.cost) < 1
     ]
     fell_back = [
         f"{run.path} went on with exact rollouts: {run.summary['exact_because']}"
@@ -142,7 +146,7 @@ def gather(runs: Sequence[Run], trials: Sequence[Trial] = ()) -> Comparison:
         if run.summary.get("exact_because")
     ]
     return Comparison(
-        Budget.parse(str(first.config.budget)),
+        budget,
         rows,
         _test_of_base(first),
         first.events("evaluation")[0].get("best"),

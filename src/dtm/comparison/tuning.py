@@ -71,7 +71,7 @@ def _knobs(config: RunConfig) -> tuple[Changes, Changes]:
     if tilt.step == "auto":
         wider: Changes = {"tilt": {"ess": tilt.ess / 2}}
     else:
-        wider = {"tilt": {"step": 2 * tilt.step, "final": max(tilt.final, 2 * tilt.step)}}
+        wider = {"tilt": {"step": 2 * tilt.step}}
     return wider, {"control_variate": "one", "guard": False}
 
 

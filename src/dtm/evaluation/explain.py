@@ -42,7 +42,13 @@ WORDS = {
 }
 """What a field means; one that is not here is called by its name."""
 HASHES = frozenset(
-    ("contents", "texts", "tokens", "version", "config", "layout", "values", "adapter", "order", "source")
+    (
+        ("items", "contents"),
+        *(("prompts", "texts"), ("prompts", "tokens")),
+        ("answers", "version"),
+        *(("model", "config"), ("model", "layout"), ("model", "values"), ("model", "adapter")),
+        *(("training", "order"), ("reward", "source")),
+    )
 )
 """Fields whose values mean nothing to a reader."""
 
@@ -71,7 +77,7 @@ def differences(groups: Mapping[str, str], a: Mapping[str, Any], b: Mapping[str,
             yield f"  {title}"
         for name in names:
             said = WORDS.get((group, name), name.replace("_", " "))
-            values = "" if name in HASHES else f": {one.get(name)} → {other.get(name)}"
+            values = "" if (group, name) in HASHES else f": {one.get(name)} → {other.get(name)}"
             yield f"    {said}{values}"
 
 

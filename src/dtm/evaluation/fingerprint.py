@@ -18,6 +18,7 @@ from safetensors import safe_open
 
 from dtm.decoding import ORDERS, Decoder
 from dtm.evaluation.subject import Subject
+from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import WEIGHTS as ADAPTER_WEIGHTS
 from dtm.models.weights import weight_files
 from dtm.tasks import answers, arithmetic
@@ -116,7 +117,10 @@ def model_identity(weights: Path, adapter: Path | None = None) -> dict[str, str 
 
 
 def _adapter_digest(folder: Path) -> str:
-    return hashlib.sha256((folder / ADAPTER_WEIGHTS).read_bytes()).hexdigest()[:16]
+    """The weights, and the scale α / r at which they count."""
+    config = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
+    scale = f"{config['lora_alpha'] / config['r']:g}".encode()
+    return hashlib.sha256((folder / ADAPTER_WEIGHTS).read_bytes() + scale).hexdigest()[:16]
 
 
 def attention_kernels(device: torch.device) -> str:

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dtm.errors import DataError, require
-from dtm.training.folder import write_json, write_text
+from dtm.training.folder import make_folder, write_json, write_text
 
 if TYPE_CHECKING:  # comparing results needs no torch
-    from dtm.evaluation.protocol import Outcome
+    from dtm.evaluation.protocol import Examination, Outcome
 
 FOLDER = "evaluations"
 """Where results of a run lie in its folder, and where a model card finds them."""
 
 
-def write_outcomes(outcomes: Sequence[Outcome], out: Path) -> list[Path]:
-    """One pair of files for each outcome; ``out`` is a folder, or for a single outcome a .json file."""
+def place(asked: Examination, out: Path, exams: int = 1) -> Path:
+    """Where the result will lie: in the folder ``out``, or for a single one the .json file of that name."""
     if out.suffix == ".json":
-        require(len(outcomes) == 1, f"--json {out} is one file for {len(outcomes)} lengths: name a folder")
-        return [_write(outcomes[0], out)]
-    return [_write(outcome, out / f"{_name(outcome)}.json") for outcome in outcomes]
+        require(exams == 1, f"--json {out} is one file for {exams} lengths: name a folder")
+        return make_folder(out.parent) / out.name
+    part = "" if asked.limit is None else f"-first{asked.limit}"
+    return make_folder(out) / f"{asked.task}-{asked.protocol}-{asked.length}{part}.json"
 
 
 def read_result(path: Path) -> dict[str, Any]:
@@ -46,14 +46,8 @@ def read_rows(path: Path, result: dict[str, Any]) -> list[dict[str, Any]] | None
     return [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
 
 
-def _name(outcome: Outcome) -> str:
-    asked = outcome.asked
-    part = "" if asked.limit is None else f"-first{asked.limit}"
-    return f"{asked.task}-{asked.protocol}-{asked.length}{part}"
-
-
-def _write(outcome: Outcome, path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write_outcome(outcome: Outcome, path: Path) -> None:
+    """The result, and its items beside it."""
     rows = path.with_suffix(".jsonl")
     asked = outcome.asked
     write_text(rows, "".join(json.dumps({"task": asked.task, **row}) + "\n" for row in outcome.rows))
@@ -68,4 +62,3 @@ def _write(outcome: Outcome, path: Path) -> Path:
         "fingerprint": outcome.fingerprint,
     }
     write_json(path, result)
-    return path

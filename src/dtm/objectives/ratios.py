@@ -2,6 +2,8 @@ r"""The pieces of a policy gradient: clipped ratios and an estimate of KL, of to
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -10,9 +12,13 @@ from torch import Tensor
 def clipped(
     log_ratio: Float[Tensor, "*B"], advantage: Float[Tensor, "*B"], epsilon: float
 ) -> Float[Tensor, "*B"]:
-    r"""min(ρ A, clip(ρ, 1−ε, 1+ε) A), ρ = π_θ/π_a: no gain from moving on once ρ has left 1 ± ε."""
-    ratio = log_ratio.exp()
-    return torch.minimum(ratio * advantage, ratio.clamp(1 - epsilon, 1 + epsilon) * advantage)
+    r"""min(ρ A, clip(ρ, 1−ε, 1+ε) A), ρ = π_θ/π_a: no gain from moving on once ρ has left 1 ± ε.
+
+    That is min(ρ, 1+ε) A for A ≥ 0 and max(ρ, 1−ε) A for A < 0. log ρ is cut, not ρ: a ratio that overflows
+    would make nan of a zero advantage and of a gradient that the clip has stopped.
+    """
+    rewarded, punished = log_ratio.clamp(max=math.log1p(epsilon)), log_ratio.clamp(min=math.log1p(-epsilon))
+    return torch.where(advantage < 0, punished, rewarded).exp() * advantage
 
 
 def is_clipped(

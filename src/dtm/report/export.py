@@ -15,7 +15,7 @@ from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import WEIGHTS, merge_adapter, read_adapter
 from dtm.models.families import read_shape
 from dtm.report.card import Form, model_card
-from dtm.training.folder import RunFolder, write_text
+from dtm.training.folder import RunFolder, make_folder, write_text
 
 TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template*", "added_tokens.json", "vocab.json")
 """Files of a base that a model with all its weights needs too."""
@@ -35,7 +35,7 @@ def export_run(run: RunFolder, out: Path, merged: bool = False) -> None:
         f"{run.path} trained all weights and has no adapter to merge; leave --merged out",
     )
     form: Form = "weights" if not has_adapter else "merged" if merged else "adapter"
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     if form == "merged":
         base = Source.find(str(run.path)).weights
         weights, lora = read_adapter(model, read_shape(base)[1])

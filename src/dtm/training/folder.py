@@ -14,6 +14,7 @@ summary.json      base, tuned and best possible
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dtm.errors import CheckpointError, nearest, require
+from dtm.errors import CheckpointError, ConfigError, nearest, require
 from dtm.training.config import RunConfig
 from dtm.training.serialise import load_yaml, to_yaml
 
@@ -47,8 +48,7 @@ class RunFolder:
             f"{path} already holds a run. Continue it with --resume, or choose another folder with --out.",
             CheckpointError,
         )
-        path.mkdir(parents=True, exist_ok=True)
-        folder = cls(path)
+        folder = cls(make_folder(path))
         write_text(folder.config, to_yaml(config))
         write_json(path / "environment.json", environment())
         return folder
@@ -205,6 +205,18 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Replace a JSON file in one move."""
     write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def make_folder(path: Path) -> Path:
+    """The folder, with those above it; where none can be, it is said before the work that would fill it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise ConfigError(
+            f"no folder can be made at {path}: {problem.strerror}. Choose another place"
+        ) from None
+    require(os.access(path, os.W_OK), f"nothing may be written into {path}. Choose another place")
+    return path
 
 
 def kept_json(path: Path, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:

@@ -67,7 +67,8 @@ def judged(
 def _splits(task: LanguageConfig, benchmark: Benchmark) -> dict[str, Sequence[Row]]:
     require(
         task.data_dir is not None,
-        f"{task.kind} needs its data sets: name their folder with --task.data-dir",
+        f"{task.kind} needs its data sets, which are not part of the package: name their folder with "
+        "--data-dir. It is said then which file is missing, and where it can be had",
     )
     folder = Path(str(task.data_dir))
     validation, train = split_off(

@@ -102,10 +102,10 @@ class Learner:
         self.policy.student.eval()
         return totals
 
-    def absorbed(self, replay: Replay, fresh: Rollouts, step: int) -> tuple[float, float] | None:
+    def absorbed(self, replay: Replay, fresh: Rollouts, step: int) -> tuple[float, float | None] | None:
         """The fraction of the phase's available KL gained so far, and its standard error.
 
-        None where nothing is available, or groups of one leave it unknown.
+        None where nothing is available, or groups of one leave it unknown; no error from a single prompt.
         """
         if not replay.available > 0:
             return None
@@ -114,7 +114,8 @@ class Learner:
         local = {"gained": gained, "error": error, "available": replay.available}
         means = mean_over_ranks(self.accelerator, local)
         ranks = self.accelerator.num_processes
-        return means["gained"] / means["available"], means["error"] / means["available"] / ranks**0.5
+        error = means["error"] / means["available"] / ranks**0.5
+        return means["gained"] / means["available"], error if math.isfinite(error) else None
 
     def rehearse(self, replay: Replay) -> None:
         """The passes of an update and of the meter, of which nothing is kept: for kernels to be built."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -28,7 +30,7 @@ def gained_on(
     Rows of the training buffer flatter the student, which has seen them; fresh ones do not. The mean
     does not depend on the control variate c̄, so the c̄ with the least variance is used: the slope of
     the plain estimate (c̄ = 0) on what c̄ multiplies. The error is that of the gain alone; what is
-    available has one of its own. ``together`` rows share a forward pass.
+    available has one of its own. Of a single prompt it is infinite. ``together`` rows share a forward pass.
     """
     rows = torch.arange(len(rollouts), device=rollouts.tokens.device).repeat(masks)
     parts: list[Tensor] = []
@@ -53,4 +55,4 @@ def gained_on(
     residual = estimate - estimate.mean()
     by_prompt = torch.zeros(int(member.max()) + 1, dtype=residual.dtype, device=residual.device)
     error = by_prompt.index_add(0, member, residual).square().sum().sqrt() / len(estimate)
-    return float(estimate.mean()), float(error)
+    return float(estimate.mean()), float(error) if len(by_prompt) > 1 else math.inf

@@ -11,6 +11,7 @@ from dtm.errors import require
 from dtm.models.memory import parameters
 from dtm.models.transformer import Transformer
 from dtm.tasks.base import Task
+from dtm.tasks.language import LanguageTask
 from dtm.training import build, preflight
 from dtm.training.annealing import final_tilt
 from dtm.training.config import LanguageConfig, RunConfig
@@ -36,6 +37,7 @@ def training_plan(config: RunConfig) -> dict[str, str]:
     memory, free = preflight.memory(config, task, shape), preflight.spoken_size(preflight.available(device))
     return {
         "task": f"{task.name}, completions of {task.completion_length} tokens",
+        **({"prompts": task.spoken_counts()} if isinstance(task, LanguageTask) else {}),
         "reward": scorer.name,
         "base": f"{base} ({parameters(shape):,} parameters)",
         "device": f"{device}, {build.precision(config, device)}",

@@ -37,7 +37,7 @@ def read_mapping(path: Path) -> Mapping[str, Any]:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"no configuration file at {path}") from None
-    except yaml.YAMLError as problem:
+    except (yaml.YAMLError, UnicodeDecodeError) as problem:
         raise ConfigError(f"{path} is not valid YAML: {problem}") from None
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path} must hold a mapping of fields, as `dtm recipes show NAME` prints it")

@@ -11,11 +11,12 @@ from dtm.tasks.countdown.solve import needs
 def mode_accuracies(
     correct: Sequence[bool], numbers: Sequence[Sequence[int]], target: Sequence[int]
 ) -> dict[str, float]:
-    """The accuracy of each mode; 0 where it has no items."""
-    modes: dict[str | None, list[bool]] = {"add": [], "multiply": []}
+    """The accuracy of each mode that has items: of none there is nothing to say."""
+    modes: dict[str | None, list[bool]] = {}
     for right, given, goal in zip(correct, numbers, target, strict=True):
         modes.setdefault(needs(CountdownItem(tuple(given), goal)), []).append(right)
-    return {"accuracy_add_sub": share(modes["add"]), "accuracy_mul_div": share(modes["multiply"])}
+    names = {"accuracy_add_sub": "add", "accuracy_mul_div": "multiply"}
+    return {name: share(modes[mode]) for name, mode in names.items() if mode in modes}
 
 
 def share(found: Sequence[bool]) -> float:

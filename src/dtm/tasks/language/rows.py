@@ -37,7 +37,7 @@ def read_own(path: Path) -> list[Row]:
     """Rows of a JSON-lines file of one's own: a "prompt" in each, and the same other columns in all."""
     require(path.is_file(), f"task.data: no file {path}", DataError)
     rows: list[Row] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
@@ -45,6 +45,8 @@ def read_own(path: Path) -> list[Row]:
             found = json.loads(line)
         except json.JSONDecodeError as problem:
             raise DataError(f"{where}: not JSON ({problem.msg})") from None
+        except UnicodeDecodeError:
+            raise DataError(f"{where}: not UTF-8 text; store the file in that encoding") from None
         require(
             isinstance(found, dict) and "prompt" in found,
             f'{where}: must be an object with a "prompt"',

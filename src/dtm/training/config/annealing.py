@@ -24,19 +24,18 @@ class TiltConfig:
     """Largest h that auto may choose; it is also the answer when all rewards are equal."""
     absorbed: float = 0.9
     """A phase ends once this fraction of the available KL is gained, on fresh rollouts and with its
-    standard error taken off."""
+    standard error taken off; above 1: at tilt.max-steps alone."""
     max_steps: int = 200
     """Optimiser steps after which a phase ends in any case."""
     patience: int | None = None
-    """Stop when the mean reward has not risen for this many phases; none: go on until A."""
+    """Stop when this many evaluations in a row have not raised the mean reward; none: go on to the end."""
 
     def __post_init__(self) -> None:
         require(0 < self.final < math.inf, f"tilt.final must be positive and finite, got {self.final:g}")
-        if self.step != "auto":
-            require(
-                0 < self.step <= self.final,
-                f"tilt.step must lie in (0, {self.final:g}] (tilt.final), got {self.step:g}",
-            )
+        require(
+            self.step == "auto" or 0 < self.step < math.inf,
+            f"tilt.step must be positive and finite, or auto, got {self.step}",
+        )
         require(0 < self.ess < 1, f"tilt.ess is a fraction in (0, 1), got {self.ess:g}")
         require(self.step_cap > 0, f"tilt.step-cap must be positive, got {self.step_cap:g}")
         require(
@@ -115,7 +114,7 @@ class OptimizerConfig:
     """Memory of the student's moving average, which then becomes the next π_a; none: off."""
 
     def __post_init__(self) -> None:
-        require(self.lr > 0, f"optimizer.lr must be positive, got {self.lr:g}")
+        require(0 < self.lr < math.inf, f"optimizer.lr must be positive and finite, got {self.lr:g}")
         require(all(0 <= b < 1 for b in self.betas), f"optimizer.betas must lie in [0, 1), got {self.betas}")
         require(
             self.weight_decay >= 0, f"optimizer.weight-decay must not be negative, got {self.weight_decay:g}"

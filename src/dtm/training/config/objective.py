@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from dtm.baselines import (
     BaselineConfig,
     DiffuGRPOConfig,
     GDPOConfig,
+    Preset,
     SPGConfig,
     TraceRLConfig,
     UniGRPOConfig,
@@ -44,7 +45,8 @@ class ObjectiveConfig:
 
     name: Literal["c-dtm", "diffu-grpo", "wd1", "unigrpo", "spg", "vrpo", "gdpo", "trace-rl"] = "c-dtm"
     """c-dtm anneals. The others go through tilt.final iterations: rollouts of the current model, then the
-    method's own number of updates on them, at a constant learning rate and with Adam's moments kept."""
+    method's own number of updates on them, at a constant learning rate and with Adam's moments kept. After
+    `--objective NAME`, `--objective.preset published` is short for `--objective.NAME.preset published`."""
     control_variate: str = "adaptive"
     """c: zero, one (the paper's), mean, loo (leave one out), adaptive (closed form from past batches),
     or module:function for your own function of x_t."""
@@ -76,3 +78,16 @@ class ObjectiveConfig:
     def baseline(self) -> BaselineConfig | None:
         """The section of the chosen baseline; None for c-DTM, which anneals."""
         return None if self.name == "c-dtm" else getattr(self, self.name.replace("-", "_"))
+
+    def with_preset(self, preset: Preset) -> ObjectiveConfig:
+        """The chosen baseline in its corrected or its published form; of some, the two are one."""
+        baseline = self.baseline
+        require(
+            baseline is not None,
+            f"{self.name} has no preset: --objective.preset goes with a baseline, as in --objective spg "
+            "--objective.preset published (in `dtm compare`: --set spg.preset=published)",
+        )
+        if isinstance(baseline, WD1Config | SPGConfig | GDPOConfig | TraceRLConfig):
+            section = {self.name.replace("-", "_"): replace(baseline, preset=preset)}
+            return replace(self, **section)  # type: ignore[arg-type]
+        return self

@@ -64,3 +64,15 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.budget is not None:
             Budget.parse(self.budget)
+        objective, tilt = self.objective, self.tilt
+        if objective.baseline is not None:
+            require(
+                self.replay.completions > 1,
+                f"{objective.name} learns from how the completions of a prompt differ, and there is one of "
+                "each: add --replay.completions 6, or more",
+            )
+        elif self.budget is None and tilt.step != "auto":  # with a budget, tilt.final is not read
+            require(
+                tilt.step <= tilt.final,
+                f"tilt.step must lie in (0, {tilt.final:g}] (tilt.final), got {tilt.step:g}",
+            )

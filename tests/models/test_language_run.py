@@ -234,6 +234,16 @@ def test_what_is_missing_is_said_before_anything_starts(flags, named, llada, tmp
     assert named in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_benchmark_can_be_trained_without_any_file(llada, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dtm.tasks.language.benchmarks.PUZZLES", 600)
+    flags = ["--model.base", str(llada), "--data-dir", "generated", "--device", "cpu"]
+    assert main(["train", "llada-countdown", *flags, "--dry-run", "--task.prompt-length", "5000"]) == 0
+    assert "256 test" in " ".join(capsys.readouterr().out.split())
+    assert main(["eval", str(llada), "--task", "countdown", "--data-dir", "generated"]) == 2
+    assert "published items, not on generated ones" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_model_without_a_tokenizer_is_refused(config, llada):
     (llada / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"tokenizer\.json is missing"):

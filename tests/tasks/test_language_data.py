@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from dtm.tasks.countdown.items import CountdownItem
 from dtm.tasks.countdown.solve import needs, solvable, solvable_rows
 from dtm.tasks.gsm8k import items as gsm8k
 from dtm.tasks.gsm8k import prompts as gsm8k_prompts
+from dtm.tasks.language import benchmarks
 from dtm.tasks.math500 import items as math500
 from dtm.tasks.math500 import prompts as math500_prompts
 from dtm.tasks.protocols import prefill
@@ -37,6 +39,64 @@ has_data = pytest.mark.skipif(
 
 
 # ── files ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Hub:
+    """The package `datasets`, which is optional and needs a network: what it was asked for, and its rows."""
+
+    def __init__(self, **splits: list[dict[str, object]]) -> None:
+        self.splits, self.asked = splits, []
+
+    def load_dataset(self, name: str, configuration: str | None, split: str) -> list[dict[str, object]]:
+        self.asked.append((name, configuration, split))
+        if split not in self.splits:
+            raise ConnectionError("no route")
+        return self.splits[split]
+
+
+HUB = Path("hub")
+
+
+def test_gsm8k_comes_from_the_hub(monkeypatch):
+    hub = Hub(train=[{"question": "2 + 2?", "answer": "It is #### 4"}])
+    monkeypatch.setitem(sys.modules, "datasets", hub)
+    assert gsm8k.train_items(HUB) == [gsm8k.Gsm8kItem("2 + 2?", "4")]
+    assert hub.asked == [("openai/gsm8k", "main", "train")]
+    with pytest.raises(DataError, match=r"openai/gsm8k could not be read from the hub: no route"):
+        gsm8k.test_items(HUB)
+
+
+def test_the_training_split_of_math_is_one_on_the_hub(monkeypatch):
+    hub = Hub(train=[{"problem": "1 + 1", "solution": r"\boxed{2}"}], test=[{"problem": "x"}])
+    monkeypatch.setitem(sys.modules, "datasets", hub)
+    assert math500.train_items(HUB) == [math500.MathItem("1 + 1", "2")]
+    assert hub.asked == [("ankner/math-500", None, "train")]
+    with pytest.raises(DataError, match=r"ankner/math-500, split test, row 1: no column answer"):
+        math500.test_items(HUB)
+
+
+def test_the_hub_needs_its_package_and_says_what_it_has_not(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataError, match=r"needs the package datasets: pip install .*\[hub\]"):
+        gsm8k.test_items(HUB)
+    with pytest.raises(DataError, match=r"is not on the hub.*facebookresearch/SPG.*--data-dir generated"):
+        countdown.test_items(HUB)
+
+
+def test_a_folder_called_hub_is_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    HUB.mkdir()
+    with pytest.raises(DataError, match=r"no file hub/gsm8k_test.jsonl"):
+        gsm8k.test_items(HUB)
+
+
+@pytest.mark.parametrize("kind", ["countdown", "sudoku"])
+def test_generated_items_are_split_without_overlap(kind, monkeypatch):
+    monkeypatch.setattr(benchmarks, "PUZZLES", 300)
+    benchmark, folder = benchmarks.BENCHMARKS[kind], Path("generated")
+    train, test = benchmark.train(folder), benchmark.test(folder)
+    assert (len(train), len(test)) == (300, 256)
+    assert not {benchmark.same(item) for item in train} & {benchmark.same(item) for item in test}
 
 
 @pytest.mark.parametrize(

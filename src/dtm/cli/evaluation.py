@@ -71,7 +71,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="L",
         help="tokens of a completion, e.g. 256 512 (default: 256)",
     )
-    published.add_argument("--data-dir", type=Path, metavar="DIR", help="data sets (default: the run's)")
+    published.add_argument(
+        "--data-dir", type=Path, metavar="DIR", help="data sets, or hub (default: the run's)"
+    )
     published.add_argument("--limit", type=int, metavar="N", help="the first N items (default: all)")
     published.add_argument(
         "--batch", type=int, metavar="N", help="rows together on a GPU (default: 8; on a CPU each is alone)"
@@ -132,6 +134,7 @@ def _published(options: argparse.Namespace) -> int:
     from dtm.evaluation.protocol import Examination
     from dtm.evaluation.results import FOLDER, place, write_outcome
     from dtm.evaluation.subject import Source, Subject
+    from dtm.tasks.data import is_generated
     from dtm.tasks.language import BENCHMARKS
 
     names = ("protocol", "limit", "batch")
@@ -141,6 +144,11 @@ def _published(options: argparse.Namespace) -> int:
     if options.nf4 is not None:
         source = replace(source, nf4=options.nf4 == "on")
     data = options.data_dir or _data_of(source)
+    require(
+        not is_generated(data),
+        f"--task {options.task} measures on published items, not on generated ones: name the folder that has "
+        "them with --data-dir. A run's own items: dtm eval RUN without --task",
+    )
     out: Path | None = options.json
     if out is None and source.run is not None:
         out = source.run.path / FOLDER
@@ -165,7 +173,8 @@ def _data_of(source: Source) -> Path:
     named = None if source.run is None else getattr(source.run.read_config().task, "data_dir", None)
     if named is None:
         raise ConfigError(
-            "the benchmarks' data sets are not part of the package: name their folder with --data-dir"
+            "the benchmarks' data sets are not part of the package: name their folder with --data-dir, or "
+            "hub to download GSM8K and MATH500"
         )
     return Path(named)
 

@@ -1,4 +1,8 @@
-"""Reading the data sets from a folder: JSON lines or CSV, gzipped or not, by the names they have there."""
+"""Reading the data sets: from a folder, JSON lines or CSV, gzipped or not, by the names they have there.
+
+Instead of a folder ``hub`` stands for the hub's data sets, read through the package `datasets`, and
+``generated`` for items made here, which Countdown and Sudoku have; a folder of that name goes first.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +29,35 @@ SOURCES = {
 }
 """The files of a data folder, and where each can be had. The package ships none of them."""
 
+ON_HUB = {
+    "countdown_cd3_train_subset.jsonl": ("Jiayi-Pan/Countdown-Tasks-3to4", "train"),
+    "gsm8k_test.jsonl": ("openai/gsm8k", "test"),
+    "gsm8k_train.jsonl.gz": ("openai/gsm8k", "train"),
+    "math500_test.jsonl": ("ankner/math-500", "test"),
+    "math_train_7500.jsonl.gz": ("ankner/math-500", "train"),
+}
+"""Data set and split of the files that the hub has too. Its training split of MATH holds both files."""
+CONFIGURATIONS = {"openai/gsm8k": "main"}
+"""Of data sets that have several."""
+
 Row = dict[str, Any]
+
+
+def is_hub(folder: Path) -> bool:
+    """Whether the hub is meant."""
+    return folder == Path("hub") and not folder.exists()
+
+
+def is_generated(folder: Path) -> bool:
+    """Whether items are to be made here."""
+    return folder == Path("generated") and not folder.exists()
 
 
 def read_rows(folder: Path, name: str, columns: tuple[str, ...]) -> list[Row]:
     """The rows of one file, each checked to have the columns. ``x.jsonl`` may stand as ``x.jsonl.gz``."""
-    path = _find(folder, name)
+    path, found = _hub_rows(name) if is_hub(folder) else _file_rows(folder, name)
     rows = []
-    for number, row in _rows(path):
+    for number, row in found:
         missing = [column for column in columns if column not in row]
         require(not missing, f"{path}, row {number}: no column {', '.join(missing)}", DataError)
         rows.append(row)
@@ -40,12 +65,45 @@ def read_rows(folder: Path, name: str, columns: tuple[str, ...]) -> list[Row]:
     return rows
 
 
+def _hub_rows(name: str) -> tuple[str, Iterator[tuple[int, Row]]]:
+    """What the hub's data set is called, and its rows with their numbers."""
+    require(
+        name in ON_HUB,
+        f"{name} is not on the hub. It can be had from {SOURCES[name]}; name the folder that holds it with "
+        "--data-dir, or make items with --data-dir generated",
+        DataError,
+    )
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        raise DataError(
+            "--data-dir hub needs the package datasets: pip install 'discrete-tilt-matching[hub]'"
+        ) from None
+    dataset, split = ON_HUB[name]
+    try:
+        rows = load_dataset(dataset, CONFIGURATIONS.get(dataset), split=split)
+    except Exception as problem:  # no network, no such data set, a full disk: the package has many ways
+        raise DataError(
+            f"{dataset} could not be read from the hub: {problem}. Without a network, name a folder with "
+            f"--data-dir; this file can be had from {SOURCES[name]}"
+        ) from problem
+    return f"{dataset}, split {split}", enumerate(map(dict, rows), start=1)
+
+
+def _file_rows(folder: Path, name: str) -> tuple[str, Iterator[tuple[int, Row]]]:
+    path = _find(folder, name)
+    return str(path), _rows(path)
+
+
 def _find(folder: Path, name: str) -> Path:
     plain = name.removesuffix(".gz")
     for candidate in (name, plain, f"{plain}.gz"):
         if (folder / candidate).is_file():
             return folder / candidate
-    raise DataError(f"no file {folder / name}. It can be had from {SOURCES[name]}; store it under this name")
+    or_hub = ", or take it from the hub with --data-dir hub" if name in ON_HUB else ""
+    raise DataError(
+        f"no file {folder / name}. It can be had from {SOURCES[name]}; store it under this name{or_hub}"
+    )
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Row]]:

@@ -68,7 +68,8 @@ def _splits(task: LanguageConfig, benchmark: Benchmark) -> dict[str, Sequence[Ro
     require(
         task.data_dir is not None,
         f"{task.kind} needs its data sets, which are not part of the package: name their folder with "
-        "--data-dir. It is said then which file is missing, and where it can be had",
+        "--data-dir; it is said then which file is missing, and where it can be had. Or --data-dir "
+        + ("generated, for items made here" if task.kind in ("countdown", "sudoku") else "hub, to download"),
     )
     folder = Path(str(task.data_dir))
     validation, train = split_off(

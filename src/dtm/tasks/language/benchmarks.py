@@ -13,9 +13,11 @@ from dtm.tasks.answers import math500 as math500_answers
 from dtm.tasks.answers import sudoku as sudoku_answers
 from dtm.tasks.answers.verdict import Grader
 from dtm.tasks.base import Reward
+from dtm.tasks.countdown import generate as countdown_generate
 from dtm.tasks.countdown import items as countdown_items
 from dtm.tasks.countdown import prompts as countdown_prompts
 from dtm.tasks.countdown import reward as countdown_reward
+from dtm.tasks.data import is_generated
 from dtm.tasks.gsm8k import items as gsm8k_items
 from dtm.tasks.gsm8k import prompts as gsm8k_prompts
 from dtm.tasks.gsm8k import reward as gsm8k_reward
@@ -32,7 +34,9 @@ from dtm.tasks.sudoku import reward as sudoku_reward
 Range = tuple[float, float]
 """Lowest and highest reward."""
 PUZZLES = 20_000
-"""Sudoku puzzles made for training, whose published file is not public."""
+"""Puzzles made for training; Sudoku's always are, for the published file is not public."""
+TEST = 256
+"""Puzzles made for the test, as many as are published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +59,35 @@ class Benchmark:
 
 
 def _sudoku_training(folder: Path) -> Sequence[sudoku_items.SudokuItem]:
-    solutions = sudoku_generate.training_solutions(sudoku_items.test_items(folder))
+    if is_generated(folder):
+        solutions, _ = sudoku_generate.split_solutions(seed=0)
+    else:
+        solutions = sudoku_generate.training_solutions(sudoku_items.test_items(folder))
     return sudoku_generate.generate(solutions, PUZZLES, seed=0)
+
+
+def _sudoku_test(folder: Path) -> Sequence[sudoku_items.SudokuItem]:
+    if is_generated(folder):
+        return sudoku_generate.generate(sudoku_generate.split_solutions(seed=0)[1], TEST, seed=1)
+    return sudoku_items.test_items(folder)
+
+
+def _countdown_training(folder: Path) -> Sequence[countdown_items.CountdownItem]:
+    if is_generated(folder):
+        return countdown_generate.generate(PUZZLES, seed=0, excluded=_countdown_test(folder))
+    return countdown_items.train_items(folder)
+
+
+def _countdown_test(folder: Path) -> Sequence[countdown_items.CountdownItem]:
+    if is_generated(folder):
+        return countdown_generate.generate(TEST, seed=1)
+    return countdown_items.test_items(folder)
 
 
 BENCHMARKS: dict[str, Benchmark] = {
     "countdown": Benchmark(
-        train=countdown_items.train_items,
-        test=countdown_items.test_items,
+        train=_countdown_training,
+        test=_countdown_test,
         prompt=countdown_prompts.prompt,
         question=countdown_prompts.question,
         truth=lambda item: [list(item.numbers), item.target],
@@ -76,7 +101,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     ),
     "sudoku": Benchmark(
         train=_sudoku_training,
-        test=sudoku_items.test_items,
+        test=_sudoku_test,
         prompt=sudoku_prompts.prompt,
         question=sudoku_prompts.question,
         truth=lambda item: item.solution,

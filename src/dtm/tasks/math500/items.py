@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dtm.tasks.answers.markup import published_box
-from dtm.tasks.data import read_rows
+from dtm.tasks.data import is_hub, read_rows
 
 TRAIN = ("math_train_7500.jsonl.gz", "math_test_minus_math500_4500.jsonl.gz")
 
@@ -33,7 +33,8 @@ def test_items(folder: Path) -> list[MathItem]:
 
 def train_items(folder: Path) -> list[MathItem]:
     """The 12,000 other problems of MATH, less the few whose solution has an empty box."""
-    rows = [row for name in TRAIN for row in read_rows(folder, name, ("problem", "solution"))]
+    names = TRAIN[:1] if is_hub(folder) else TRAIN  # the hub's training split holds both
+    rows = [row for name in names for row in read_rows(folder, name, ("problem", "solution"))]
     return [MathItem(row["problem"], answer) for row in rows if (answer := _boxed(row["solution"]))]
 
 

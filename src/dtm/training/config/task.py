@@ -54,7 +54,8 @@ class LanguageConfig:
     kind: Literal["countdown", "sudoku", "gsm8k", "math500", "custom"] = "custom"
     """Which benchmark; custom: your own rows."""
     data_dir: str | None = None
-    """Folder with the benchmarks' data sets."""
+    """Folder with the benchmarks' data sets; hub: those of the hub, through the package datasets; generated:
+    items made here, Countdown's and Sudoku's alone, which are not those of published numbers."""
     data: str | None = None
     """For custom: a JSON-lines file, each row with a "prompt" and columns that your reward receives."""
     protocol: Literal["dtm", "spg", "d1"] = "dtm"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 from dataclasses import replace
@@ -60,6 +61,16 @@ def test_a_run_that_left_some_of_its_budget_is_named(entries, tmp_path):
         "spg, seed 0: stopped with 25% of its budget spent, held-out reward has not risen for 3 evaluations "
         "(tilt.patience)"
     ]
+
+
+def test_a_recipes_patience_does_not_end_a_comparison():
+    from dtm.cli.compare import _recipe
+    from dtm.recipes import recipe
+
+    assert recipe("llada-countdown").tilt.patience is not None
+    options = argparse.Namespace(recipe="llada-countdown", budget="1e4tokens")
+    assert _recipe(options, []).tilt.patience is None
+    assert _recipe(options, ["--tilt.patience", "2"]).tilt.patience == 2
 
 
 def test_rows_and_intervals_are_those_of_the_runs(entries):

@@ -38,7 +38,7 @@ def explained(outcome, tmp_path, capsys):
         for group, fields in changes.items():
             mark[group] = {**mark[group], **fields}
         other = Outcome(outcome.asked, outcome.measures, rows or outcome.rows, mark, 1.0)
-        a, b = (place(outcome.asked, tmp_path / name) for name in "ab")
+        a, b = (place(outcome.asked, name, tmp_path / name) for name in "ab")
         write_outcome(outcome, a)
         write_outcome(other, b)
         assert main(["eval", "--explain", str(a), str(b)]) == 0

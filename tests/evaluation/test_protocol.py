@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -251,6 +252,17 @@ def test_a_length_that_is_done_is_kept_when_the_next_one_fails(talking, data, tm
     options = ("--task", "countdown", "--data-dir", data, "--length", 32, 64, "--json", tmp_path / "out")
     assert run("eval", talking, *options) == 130
     assert (tmp_path / "out" / "countdown-dtm-32.json").is_file()
+
+
+def test_the_result_of_another_model_is_not_written_over(talking, data, tmp_path, capsys):
+    options = ("--task", "countdown", "--data-dir", data, "--length", 32, "--json", tmp_path / "out")
+    shutil.copytree(talking, tmp_path / "other")
+    assert run("eval", talking, *options) == 0
+    assert run("eval", talking, *options) == 0
+    kept = (tmp_path / "out" / "countdown-dtm-32.json").read_bytes()
+    assert run("eval", tmp_path / "other", *options) == 2
+    assert f"is a result of {talking}" in " ".join(capsys.readouterr().err.split())
+    assert (tmp_path / "out" / "countdown-dtm-32.json").read_bytes() == kept
 
 
 def test_a_run_that_has_not_finished_is_refused(tiny, data, tmp_path, capsys):

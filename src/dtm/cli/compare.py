@@ -121,6 +121,8 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
 
 def _recipe(options: argparse.Namespace, flags: list[str]) -> RunConfig:
     """The recipe that all start from; what compare decides itself cannot be a flag."""
+    from dataclasses import replace
+
     from dtm.recipes import recipe
 
     given = {flag.partition("=")[0] for flag in flags}
@@ -136,6 +138,8 @@ def _recipe(options: argparse.Namespace, flags: list[str]) -> RunConfig:
         require(flag not in given, f"{flag}: {instead}")
     require(options.budget is not None, "what may a run spend? Give --budget 5m, 1e8tokens or 2e15flops")
     start = recipe(options.recipe)
+    # Equal budgets are there to be spent; who wants a plateau to end a run can still say so.
+    start = replace(start, tilt=replace(start.tilt, patience=None))
     config = with_flags(start, [*flags, "--budget", options.budget], f"dtm compare {options.recipe}")
     require(config.evaluation.split == "validation", "the recipe measures on test prompts while it trains")
     return config

@@ -153,7 +153,7 @@ def _published(options: argparse.Namespace) -> int:
     if out is None and source.run is not None:
         out = source.run.path / FOLDER
     # What is missing is said before gigabytes are loaded, and what was measured is kept at once.
-    places = [None if out is None else place(exam, out, len(exams)) for exam in exams]
+    places = [None if out is None else place(exam, source.name, out, len(exams)) for exam in exams]
     BENCHMARKS[options.task].test(data)
     subject = Subject.load(source, options.device or "auto", options.precision or "auto")
     outcomes = []

@@ -16,13 +16,21 @@ FOLDER = "evaluations"
 """Where results of a run lie in its folder, and where a model card finds them."""
 
 
-def place(asked: Examination, out: Path, exams: int = 1) -> Path:
-    """Where the result will lie: in the folder ``out``, or for a single one the .json file of that name."""
+def place(asked: Examination, model: str, out: Path, exams: int = 1) -> Path:
+    """Where the result will lie: in the folder ``out``, or for a single one the .json file of that name.
+
+    A result of the same model gives way; one of another, or any other file, stays and is an error.
+    """
     if out.suffix == ".json":
         require(exams == 1, f"--json {out} is one file for {exams} lengths: name a folder")
-        return make_folder(out.parent) / out.name
-    part = "" if asked.limit is None else f"-first{asked.limit}"
-    return make_folder(out) / f"{asked.task}-{asked.protocol}-{asked.length}{part}.json"
+        path = make_folder(out.parent) / out.name
+    else:
+        part = "" if asked.limit is None else f"-first{asked.limit}"
+        path = make_folder(out) / f"{asked.task}-{asked.protocol}-{asked.length}{part}.json"
+    if path.exists():
+        other = read_result(path)["fingerprint"]["names"]["model"]
+        require(other == model, f"{path} is a result of {other}: choose another place with --json", DataError)
+    return path
 
 
 def read_result(path: Path) -> dict[str, Any]:

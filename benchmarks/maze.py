@@ -2,7 +2,7 @@
 
 Pretrains two bases, a good one (recipe maze) and a weak one as in the paper (recipe maze-paper); tilts them
 in every setting below with three seeds; measures base and tuned models on test pairs; and writes JSON,
-figures and a table. Whatever has finished is so a study that was stopped goes on where it was.
+figures and a table. Whatever has finished is kept, so a study that was stopped goes on where it was.
 --smoke runs all of it in miniature on any machine.
 """
 

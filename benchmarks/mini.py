@@ -3,7 +3,7 @@
 Pretrains both bases, tilts each with three seeds, and measures base and tuned models on the published test
 items: results/sudoku-mini.json and results/countdown-mini.json. Then the ablations, each a figure in the
 folder beside: the step h at equal compute, masks in the decoder's blocks against any-order ones, control
-variates, and the effective length over training. Whatever has finished is so a study that was stopped
+variates, and the effective length over training. Whatever has finished is kept, so a study that was stopped
 goes on where it was.
 
 Estimated, not measured, on one H200: two minutes for the bases side by side, one for the six tuned runs, four

@@ -25,7 +25,7 @@ from dtm.records import MaskedStates, Sequences, where_padded
 
 @runtime_checkable
 class Interpolant(Protocol):
-    """Draws masked states of given clean."""
+    """Draws masked states of clean sequences."""
 
     def states(
         self, clean: Sequences, mask_id: int, generator: torch.Generator, update: int = 0

@@ -1,8 +1,8 @@
 """Passes over batches of one shape, recorded once as CUDA graphs and replayed.
 
 A small model's pass is hundreds of short kernels, which take the host longer to launch than the device to
-run; a recorded pass is one launch, and its numbers are the same bits. A recording has room for one pass: it
-is left aside while a backward pass is still to come, and while gradients of earlier ones are added up.
+run; a recorded pass is one launch of the same kernels. A recording has room for one pass: it is left aside
+while a backward pass is still to come, and while gradients of earlier ones are added up.
 """
 
 from __future__ import annotations

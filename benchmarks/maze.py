@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -31,7 +30,7 @@ from dtm.tasks.maze.figure import density_figure
 from dtm.training import build
 from dtm.training.config import EvaluationConfig, RunConfig
 from dtm.training.folder import kept_json, write_json
-from study import commits, curve, finite, in_rounds, machine, pretraining, slug
+from study import called, commits, curve, finite, in_rounds, machine, pretraining, slug
 
 RESULTS = Path(__file__).parents[1] / "results" / "maze"
 SEEDS = (0, 1, 2)
@@ -307,7 +306,7 @@ def main() -> None:
     if len(wanted) < len(chosen):
         print("no results yet: call it without --only to gather them")
         return
-    write_results(out, chosen, runs, folders, sizes, " ".join(["python", *sys.argv]))
+    write_results(out, chosen, runs, folders, sizes, called())
 
 
 if __name__ == "__main__":

@@ -6,14 +6,13 @@ folder beside: the step h at equal compute, masks in the decoder's blocks agains
 variates, and the effective length over training. Whatever has finished is kept, so a study that was stopped
 goes on where it was.
 
-Estimated, not measured, on one H200: two minutes for the bases side by side, one for the six tuned runs, four
-for the 42 runs of the ablations. --smoke runs all of it in miniature on any machine.
+On one H200, measured beside other runs: four minutes for the bases, two for the six tuned runs, ten for the
+42 runs of the ablations. --smoke runs all of it in miniature on any machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from dtm.report.figures import LENGTH, comparison_figure
 from dtm.sweep import over_seeds, run_all, spread
 from dtm.training.config import EvaluationConfig, RunConfig
 from dtm.training.folder import kept_json, write_json
-from study import commits, curve, in_rounds, machine, pretraining, slug
+from study import called, commits, curve, in_rounds, machine, pretraining, slug
 
 RESULTS = Path(__file__).parents[1] / "results"
 TASKS = ("sudoku-mini", "countdown-mini")
@@ -257,7 +256,7 @@ def main() -> None:
         return
     recipes = {task: tuned(run.config, run.folder.model) for task, run in pretrained.items()}
     sizes, out = (SMOKE, options.out / "results") if options.smoke else (FULL, RESULTS)
-    command = " ".join(["python", *sys.argv])
+    command = called()
     halves = (
         ({task: {TUNED: config} for task, config in recipes.items()}, write_tuned),
         ({task: ablations(config, options.smoke) for task, config in recipes.items()}, write_ablations),

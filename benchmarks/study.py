@@ -52,6 +52,11 @@ def commits(runs: Iterable[dtm.Run]) -> str:
     return ", ".join(sorted({str(row["commit"]) for row in made}))
 
 
+def called() -> str:
+    """The command that makes the results, without the folders of one machine."""
+    return f"python {environment()['command']}"
+
+
 def machine() -> dict[str, Any]:
     """Where this process runs."""
     return {key: environment()[key] for key in ("gpu", "processor", "python", "torch")}

@@ -33,7 +33,7 @@ def imports() -> tuple[float, float]:
 def help_text() -> float:
     """Seconds from the shell's prompt and back for `dtm --help`."""
     begin = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "dtm.cli", "--help"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", "dtm", "--help"], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - begin
 
 

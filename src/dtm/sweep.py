@@ -171,7 +171,7 @@ class _Job:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         # The file holds every field, so a configuration that comes from no recipe can start from any.
         recipe = self.config.recipe if self.config.recipe in RECIPES else next(iter(RECIPES))
-        command = [sys.executable, "-m", "dtm.cli", self.verb, recipe, "--out", str(self.folder)]
+        command = [sys.executable, "-m", "dtm", self.verb, recipe, "--out", str(self.folder)]
         if (self.folder / "config.yaml").is_file() and has_checkpoint(self.folder / "checkpoints"):
             command.append("--resume")
         else:

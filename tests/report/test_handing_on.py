@@ -12,8 +12,9 @@ import dtm
 from dtm.cli import main
 from dtm.evaluation.subject import Source, Subject
 from dtm.models.export import load_adapter
+from dtm.report.card import model_card
 from dtm.training.config import AdapterConfig, EvaluationConfig, LanguageConfig
-from dtm.training.serialise import to_yaml
+from dtm.training.serialise import to_yaml, update
 
 TOKENS = torch.randint(6, 100, (2, 12), generator=torch.Generator().manual_seed(0))
 
@@ -124,6 +125,15 @@ def test_a_run_of_all_weights_is_exported_as_a_model(finished, tmp_path, capsys)
     assert "- reward: the task's own" in card
     assert "- data: paths through a generated 7×7 maze, seed 0" in card
     assert f"| reward | {finished.summary['base']['reward']:.3f} |" in card
+
+
+def test_the_card_of_a_baseline_names_its_settings(tiny):
+    config = update(tiny, {"objective": {"name": "spg"}}, "here")
+    summary = {"tuned": {"reward": 1.0}, "base": {"reward": 0.0}, "tilt": 9.0, "steps": 36, "finished": ""}
+    card = model_card(config, summary)
+    assert "tuned by spg" in card
+    assert "- objective: spg: preset fixed, updates 4, draws 2," in card
+    assert "- iterations: 9 in 36 steps" in card
 
 
 def test_mistakes_are_named(finished, tiny, tmp_path, capsys):

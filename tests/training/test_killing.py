@@ -20,7 +20,7 @@ from dtm.training.events import read_events
 from dtm.training.serialise import to_yaml
 from timeless import timeless_rows
 
-DTM = [sys.executable, "-m", "dtm.cli"]
+DTM = [sys.executable, "-m", "dtm"]
 
 
 @pytest.fixture(scope="module")

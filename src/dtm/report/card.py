@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,7 +64,8 @@ def _facts(config: RunConfig, summary: Mapping[str, Any]) -> list[str]:
     method = f"c-DTM, control variate `{objective.control_variate}`, ratio guard {guard}"
     reached = f"tilt: a = {summary['tilt']:g}"
     if objective.baseline is not None:
-        method, reached = f"`{objective.baseline}`", f"iterations: {summary['tilt']:g}"
+        chosen = ", ".join(f"{field} {value}" for field, value in asdict(objective.baseline).items())
+        method, reached = f"{objective.name}: {chosen}", f"iterations: {summary['tilt']:g}"
     lines = [
         f"base: `{config.model.base}`{' in NF4' if config.model.nf4 else ''}",
         f"objective: {method}",

@@ -79,7 +79,7 @@ def settings(folders: Mapping[str, Path], smoke: bool) -> dict[str, RunConfig]:
             chosen[f"c {control}, h {h:g}"] = _ablation(good, control, h)
     for control, h in (("one", 2.5), ("zero", 2.5), ("one", 7.5)):
         chosen[f"paper: c {control}, h {h:g}"] = _ablation(weak, control, h)
-    chosen["paper base, default recipe"] = _ablation(replace(good, model=weak.model), "adaptive", 5.0)
+    chosen["paper base, default recipe"] = _ablation(replace(good, model=weak.model), "adaptive", 2.5)
     return {name: _small(config) for name, config in chosen.items()} if smoke else chosen
 
 

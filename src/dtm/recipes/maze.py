@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from dtm.training.config import (
     AuditConfig,
+    CheckpointConfig,
     DecodingConfig,
     EvaluationConfig,
     MazeConfig,
@@ -52,12 +53,11 @@ def maze() -> RunConfig:
         decoding=DecodingConfig(order="max-probability", block=8, certainty=0.999, batch=2560),
         audit=AuditConfig(share=0.0),
         objective=ObjectiveConfig(after_end=False),
-        tilt=TiltConfig(step=5.0, final=60.0, max_steps=300),
-        replay=ReplayConfig(
-            prompts=640, completions=16, refresh_every=150, refresh_fraction=0.5, priority=0.5
-        ),
+        tilt=TiltConfig(step=2.5, final=55.0, max_steps=115),
+        replay=ReplayConfig(prompts=512, completions=16, refresh_every=115, priority=0.5),
         optimizer=OptimizerConfig(lr=2e-4, batch=768, decay=0.8),
-        evaluation=EvaluationConfig(prompts=512, completions=4),
+        evaluation=EvaluationConfig(prompts=256, completions=4),
+        checkpoint=CheckpointConfig(every=500),  # a phase takes seconds, and its end is saved
         pretrain=PretrainConfig(steps=14_000, batch=512, lr=2e-3),
     )
 

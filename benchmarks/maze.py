@@ -9,7 +9,6 @@ figures and a table. Whatever has finished is kept, so a study that was stopped 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -30,7 +29,7 @@ from dtm.tasks.maze.figure import density_figure
 from dtm.training import build
 from dtm.training.config import EvaluationConfig, RunConfig
 from dtm.training.folder import kept_json, write_json
-from study import called, commits, curve, finite, in_rounds, machine, pretraining, slug
+from study import called, commits, curve, finite, in_rounds, machine, made_at, pretraining, slug
 
 RESULTS = Path(__file__).parents[1] / "results" / "maze"
 SEEDS = (0, 1, 2)
@@ -79,7 +78,9 @@ def settings(folders: Mapping[str, Path], smoke: bool) -> dict[str, RunConfig]:
             chosen[f"c {control}, h {h:g}"] = _ablation(good, control, h)
     for control, h in (("one", 2.5), ("zero", 2.5), ("one", 7.5)):
         chosen[f"paper: c {control}, h {h:g}"] = _ablation(weak, control, h)
-    chosen["paper base, default recipe"] = _ablation(replace(good, model=weak.model), "adaptive", 2.5)
+    chosen["paper base in blocks of 8: c adaptive, h 5"] = _ablation(
+        replace(good, model=weak.model), "adaptive", 5.0
+    )
     return {name: _small(config) for name, config in chosen.items()} if smoke else chosen
 
 
@@ -207,11 +208,9 @@ def write_results(
             }
         )
         for seed, run, row in zip(SEEDS, of_seeds, found, strict=True):
-            made = json.loads((run.path / "environment.json").read_text(encoding="utf-8"))
-            write_json(
-                out / f"{slug(name)}-{seed}.json",
-                {"setting": name, "seed": seed, **finite(row), "curve": curve(run), "environment": made},
-            )
+            told = {"setting": name, "seed": seed, **finite(row)}
+            told |= {"curve": curve(run), "environment": made_at(run)}
+            write_json(out / f"{slug(name)}-{seed}.json", told)
     default = rows[0]
     write_json(
         out / "summary.json",
@@ -224,7 +223,7 @@ def write_results(
             "rows": rows,
             "command": command,
             "commit": commits(runs.values()),
-            "machine": machine(),
+            "machine": machine(runs.values()),
         },
     )
     _write_figures(out, chosen, runs, curves, sizes)

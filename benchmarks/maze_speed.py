@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -72,18 +71,16 @@ def row_bytes(model: Transformer, length: int) -> float:
     return shape.layers * length * (2 * 4 * shape.width + 2 * 2 * (5 * shape.width + 3 * shape.ffn))
 
 
-class Counted(torch.nn.Module):
-    """A denoiser that counts the rows it is asked for."""
+class Passes:
+    """Counts a model's passes and their rows of so many positions, as its ``on_pass``."""
 
-    def __init__(self, model: Transformer) -> None:
-        super().__init__()
-        self.model, self.mask_id, self.rows, self.passes = model, model.mask_id, 0, 0
+    def __init__(self, length: int) -> None:
+        self.length, self.rows, self.passes = length, 0, 0
 
-    def forward(self, tokens: torch.Tensor, *rest: Any) -> torch.Tensor:
-        """The model's answer."""
-        self.rows += len(tokens)
+    def __call__(self, model: object, computed: int, *rest: object) -> None:
+        """Count one."""
+        self.rows += computed // self.length
         self.passes += 1
-        return self.model(tokens, *rest)
 
 
 def main() -> None:
@@ -113,15 +110,17 @@ def main() -> None:
     flops, speed = peak_flops(device), bandwidth(device)
     length = 3 + task.completion_length
     model: Transformer = trainer.policy.teacher  # type: ignore[assignment]
-    counted = Counted(model)
+    counted, ledger = Passes(length), model.on_pass
     prompts = task.prompts("train", options.rows // 8, stream(0, "prompts")).to(device)
 
     def rollouts() -> None:
         counted.rows = counted.passes = 0
         with trainer.accelerator.autocast():
-            collector.collect(counted, prompts, 8, 0.0, stream(0, "noise", device=device))  # type: ignore[arg-type]
+            collector.collect(model, prompts, 8, 0.0, stream(0, "noise", device=device))
 
+    model.on_pass = counted
     buffer = seconds(rollouts, 3)
+    model.on_pass = ledger
     replay = trainer.open_phase()
     update = seconds(lambda: trainer.step(replay), 20)
     scored = (config.decoding.block or task.completion_length) / 2
@@ -146,6 +145,7 @@ def main() -> None:
     if options.json is not None:
         kept = {"rows": table, "phase_seconds": phase, "rollouts_per_s": options.rows / buffer}
         kept |= {"updates_per_s": 1 / update, "commit": commit(), "environment": environment()}
+        options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 

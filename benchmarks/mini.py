@@ -214,7 +214,7 @@ def _write(
             "minutes": spread([run.summary["minutes"] for run in everything]),
             "command": command,
             "commit": commits(everything),
-            "machine": machine(),
+            "machine": machine(everything),
         },
     )
 

@@ -48,8 +48,7 @@ def pretraining(model: Path) -> dict[str, Any]:
 
 def commits(runs: Iterable[dtm.Run]) -> str:
     """The commits at which runs were made."""
-    made = (json.loads((run.path / "environment.json").read_text(encoding="utf-8")) for run in runs)
-    return ", ".join(sorted({str(row["commit"]) for row in made}))
+    return ", ".join(sorted({str(made_at(run)["commit"]) for run in runs}))
 
 
 def called() -> str:
@@ -57,9 +56,17 @@ def called() -> str:
     return f"python {environment()['command']}"
 
 
-def machine() -> dict[str, Any]:
-    """Where this process runs."""
-    return {key: environment()[key] for key in ("gpu", "processor", "python", "torch")}
+def made_at(run: dtm.Run) -> dict[str, Any]:
+    """What decided a run's numbers besides its configuration."""
+    made: dict[str, Any] = json.loads((run.path / "environment.json").read_text(encoding="utf-8"))
+    return made
+
+
+def machine(runs: Iterable[dtm.Run]) -> dict[str, Any]:
+    """Where runs were made; results may be gathered elsewhere."""
+    made = [made_at(run) for run in runs]
+    keys = ("gpu", "processor", "python", "torch")
+    return {key: ", ".join(sorted({str(row[key]) for row in made})) for key in keys}
 
 
 def finite(values: Mapping[str, float]) -> dict[str, float | None]:

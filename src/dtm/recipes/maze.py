@@ -53,7 +53,7 @@ def maze() -> RunConfig:
         decoding=DecodingConfig(order="max-probability", block=8, certainty=0.999, batch=2560),
         audit=AuditConfig(share=0.0),
         objective=ObjectiveConfig(after_end=False),
-        tilt=TiltConfig(step=2.5, final=55.0, max_steps=115),
+        tilt=TiltConfig(step=2.5, final=35.0, max_steps=115),
         replay=ReplayConfig(prompts=512, completions=16, refresh_every=115, priority=0.5),
         optimizer=OptimizerConfig(lr=2e-4, batch=768, decay=0.8),
         evaluation=EvaluationConfig(prompts=256, completions=4),

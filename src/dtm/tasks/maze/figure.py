@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import fill
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -36,7 +37,7 @@ def density_figure(
             chosen = [path for path in paths if path and path[0] == start and path[-1] == goal]
             _panel(axes, maze, chosen, start, goal)
             axes.set_xlabel(f"{len(chosen)} valid path{'' if len(chosen) == 1 else 's'}", fontsize=8)
-        grid[row, 0].set_ylabel(label, fontsize=11)
+        grid[row, 0].set_ylabel(fill(label, 22), fontsize=11)  # a panel is that many letters high
     for axes, (start, goal) in zip(grid[0], pairs, strict=True):
         axes.set_title(f"{start} → {goal}", fontsize=9)
     figure.colorbar(

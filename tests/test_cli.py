@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -250,3 +251,17 @@ def test_a_run_without_a_model_says_how_to_finish_it(tiny, call, tmp_path):
     assert code == 2
     assert "half has not finished: it has no model" in text
     assert "--resume --out half" in text
+
+
+def test_a_warning_is_a_sentence_without_its_line_of_code(finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished.path, folder)
+    (folder / "summary.json").unlink()
+    newest = max((folder / "checkpoints").glob("step-*"))
+    (newest / "student.safetensors").write_bytes(b"cut short")
+    flags = ["--config", str(folder / "config.yaml"), "--resume", "--out", str(folder)]
+    command = [sys.executable, "-m", "dtm", "train", "maze-small", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"dtm: checkpoint {newest} is damaged" in done.stderr
+    assert "warnings.warn" not in done.stderr

@@ -37,6 +37,10 @@ class MixedTiltError(DtmError, ValueError):
     """Rollouts of different tilts in one buffer; their weights e^{hr} would be meaningless."""
 
 
+class DtmWarning(UserWarning):
+    """Something that went wrong and was got around; the command line prints it as a sentence."""
+
+
 def require(condition: bool, message: str, error: type[DtmError] = ConfigError) -> None:
     """Raise ``error(message)`` unless ``condition`` holds."""
     if not condition:

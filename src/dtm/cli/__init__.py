@@ -7,6 +7,7 @@ arguments to an exit code; the first line of its docstring is what `dtm --help` 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 
 from dtm.cli.compare import compare
@@ -17,7 +18,7 @@ from dtm.cli.meta import recipes, verify
 from dtm.cli.parse import SYMBOLS, first_line
 from dtm.cli.run import pretrain, sweep, train
 from dtm.cli.sampling import sample
-from dtm.errors import ConfigError, DtmError, nearest
+from dtm.errors import ConfigError, DtmError, DtmWarning, nearest
 
 __all__ = ["COMMANDS", "main"]
 
@@ -39,6 +40,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    usual, warnings.formatwarning = warnings.formatwarning, _sentence
     try:
         return _dispatch(arguments)
     except DtmError as problem:
@@ -53,6 +55,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("dtm: interrupted", file=sys.stderr)
         return 130
+    finally:
+        warnings.formatwarning = usual
+
+
+def _sentence(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Our own warnings without the line of code that they come from, those of others as ever."""
+    if issubclass(category, DtmWarning):
+        return f"dtm: {message}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dtm.errors import ConfigError, RewardError, nearest
+from dtm.errors import ConfigError, DtmWarning, RewardError, nearest
 from dtm.tasks.base import Reward
 
 MAX_HANGS = 3
@@ -40,7 +40,8 @@ class Scorer:
         try:
             return self._score(prompts, completions, columns)
         except (_Failed, _Hung) as problem:
-            warnings.warn(f"{problem}; looking for the sample among {len(completions)}", stacklevel=2)
+            told = f"{problem}; looking for the sample among {len(completions)}"
+            warnings.warn(told, DtmWarning, stacklevel=2)
             return self._one_by_one(prompts, completions, columns)
 
     def _score(

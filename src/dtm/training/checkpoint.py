@@ -20,7 +20,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dtm.errors import CheckpointError
+from dtm.errors import CheckpointError, DtmWarning
 
 Tensors = Mapping[str, Tensor]
 
@@ -78,7 +78,8 @@ def load_latest(folder: Path) -> Checkpoint:
             files = path.glob("*.safetensors")
             tensors = {file.stem: load_file(file) for file in files}
             return Checkpoint(tensors, json.loads((path / "state.json").read_text(encoding="utf-8")))
-        warnings.warn(f"checkpoint {path} is damaged ({problem}); trying the one before", stacklevel=2)
+        told = f"checkpoint {path} is damaged ({problem}); trying the one before"
+        warnings.warn(told, DtmWarning, stacklevel=2)
     raise CheckpointError(f"no usable checkpoint in {folder}: start the run again without --resume")
 
 

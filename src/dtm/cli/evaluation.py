@@ -120,6 +120,9 @@ def _held_out(options: argparse.Namespace) -> int:
         models = {"base": build.load_base(config, build.build_task(config)), **models}
     results = {name: api.measure(config, model, setting) for name, model in models.items()}
     Console().print(measures_table(results))
+    there = len(set(map(str, results["tuned"].prompts)))
+    if there < setting.prompts:
+        print(f"the {setting.split} split has {there} prompts, so some of the {setting.prompts} came again")
     if options.json is not None:
         rows = {name: {**result.measures, "best": result.best} for name, result in results.items()}
         write_json(options.json, {"run": str(run.path), **asdict(setting), **rows})

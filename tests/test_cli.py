@@ -127,6 +127,7 @@ def test_recipes_are_listed_and_shown_as_yaml(call, capsys):
         (["train", "maze-small", "--reward", "length"], "must be written module:function"),
         (["train", "maze-small", "--model.base", "maze-smal"], "Did you mean 'maze-small'?"),
         (["train", "maze-small", "--objective.control-variate", "men"], "Did you mean 'mean'?"),
+        (["train", "maze", "--objective.control-variate", "men"], "Did you mean 'mean'?"),
         (["train", "maze-small", "--decoding.order", "unifrom"], "Did you mean 'uniform'?"),
         (["train", "maze-small", "--resume"], "no earlier run of 'maze-small' under runs/ to resume"),
         (["eval", "nowhere"], "no run in nowhere. There are no runs here yet."),

@@ -116,12 +116,13 @@ def train(
     On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
     """
     config, found = _resolve(config, "train", out, resume, reward)
+    objective = build.build_objective(config)
     config = build.with_base(config)
     build.build_device(config)
     task = build.build_task(config)
     preflight.check(config, task)
     scorer = build.build_scorer(config, task, reward)
-    objective, interpolant = build.build_objective(config), build.build_interpolant(config, task)
+    interpolant = build.build_interpolant(config, task)
     base = build.load_base(config, task)
     own_reward = reward is not None or config.reward.function is not None
     span = build.reward_range(config, task, own_reward)

@@ -62,7 +62,8 @@ def _foretell(config: RunConfig, command: Literal["train", "pretrain"], resume: 
     from dtm.training.plan import forecast
 
     if command == "train":
-        build.base_folder(config)  # what is missing is said at once
+        build.build_objective(config)  # what is misspelt, or missing, is said at once
+        build.base_folder(config)
         task = build.build_task(config)
         preflight.check(config, task)
         if isinstance(task, LanguageTask) and not resume:

@@ -233,9 +233,10 @@ def test_three_objectives_are_compared_and_a_finished_comparison_runs_nothing(
     assert found["settings"]["spg"]["objective.spg.draws"] == 1
     assert (out / "compare.png").stat().st_size > 10_000
     made = {path: path.stat().st_mtime_ns for path in out.glob("*/summary.json")}
-    assert main(["compare", "--runs", *(str(out / f"{name}-0") for name in NAMES), "--out", "again"]) == 0
-    again = json.loads((tmp_path / "again" / "compare.json").read_text())
-    assert [row["test"] for row in again["rows"]] == [row["test"] for row in found["rows"]]
+    for folder in ("comparison", "comparison-2"):  # the second does not write over the first
+        assert main(["compare", "--runs", *(str(out / f"{name}-0") for name in NAMES)]) == 0
+        again = json.loads((tmp_path / "runs" / folder / "compare.json").read_text())
+        assert [row["test"] for row in again["rows"]] == [row["test"] for row in found["rows"]]
     assert main(arguments) == 0
     assert made == {path: path.stat().st_mtime_ns for path in out.glob("*/summary.json")}
 

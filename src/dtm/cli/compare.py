@@ -40,8 +40,10 @@ def compare(arguments: list[str]) -> int:
         require(not flags, f"--runs compares finished runs as they are: {' '.join(flags)} can change nothing")
         require(options.recipe is None, f"{options.recipe}: --runs compares finished runs, and starts none")
         refuse(options, STARTING, "starts runs, --runs compares finished ones")
+        from dtm.training.folder import RUNS, unused
+
         comparison = _gathered(options.runs)
-        out = out or Path("runs/comparison")
+        out = out or unused(RUNS / "comparison")  # an earlier one is not written over
     else:
         require(options.recipe is not None, "dtm compare needs a recipe's name, or --runs RUN RUN ...")
         comparison, out = _run(options, flags)

@@ -40,9 +40,7 @@ class RunFolder:
     @classmethod
     def create(cls, config: RunConfig, kind: str, out: str | Path | None) -> RunFolder:
         """A new folder, ``runs/RECIPE-KIND-TIME`` unless a path is given, with the resolved configuration."""
-        path = (
-            Path(out) if out else _unused(RUNS / f"{config.recipe}-{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
-        )
+        path = Path(out) if out else unused(RUNS / f"{config.recipe}-{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
         require(
             not (path / "config.yaml").exists(),
             f"{path} already holds a run. Continue it with --resume, or choose another folder with --out.",
@@ -227,7 +225,7 @@ def kept_json(path: Path, make: Callable[[], Mapping[str, Any]]) -> dict[str, An
     return found
 
 
-def _unused(path: Path) -> Path:
+def unused(path: Path) -> Path:
     """``path``, or the first of path-2, path-3, … that is free."""
     candidate, number = path, 1
     while candidate.exists():

@@ -166,6 +166,13 @@ def _groups(evaluation: Evaluation) -> list[int]:
     return [numbers.setdefault(prompt, len(numbers)) for prompt in evaluation.prompts]
 
 
+def best_of(base: Mapping[str, Any]) -> dict[str, float]:
+    """The mean reward of the best of each pair's paths, named by their number."""
+    rewards, groups = torch.tensor(base["rewards"]), torch.tensor(base["groups"])
+    best = torch.full((int(groups.max()) + 1,), -torch.inf).scatter_reduce(0, groups, rewards, "amax")
+    return {f"best_of_{len(rewards) // len(best)}": float(best.mean())}
+
+
 def quantities(base: Mapping[str, Any], tuned: Mapping[str, Any], minutes: float) -> dict[str, float]:
     """What a row of the table says of one run."""
     rewards, groups = torch.tensor(base["rewards"]), torch.tensor(base["groups"])
@@ -203,7 +210,10 @@ def write_results(
             {
                 "setting": name,
                 "tilt": config.tilt.final,
-                "base": {key: base[key] for key in ("reward", "valid", "coverage", "best")},
+                "base": {
+                    **{key: base[key] for key in ("reward", "valid", "coverage", "best")},
+                    **best_of(base),
+                },
                 **{key: finite(spread([row[key] for row in found])) for key in found[0]},
             }
         )

@@ -180,9 +180,9 @@ def write_tuned(out: Path, task: str, runs: Mapping[str, Runs], sizes: Sizes, co
     """TASK.json with the base against the recipe, and how accuracy and effective length went."""
     base = runs[TUNED][0].config
     found = {"base": spreads([measured_base(base, sizes)]), **measured(runs, sizes)}
-    made = pretraining(Path(str(base.model.base)))
-    _write(out / f"{task}.json", {**found, "pretraining": made}, runs, sizes, command)
-    curves = {"": [curve(run) for run in runs[TUNED]]}
+    made, curves = pretraining(Path(str(base.model.base))), {"": [curve(run) for run in runs[TUNED]]}
+    told = {**found, "pretraining": made, "curves": curves[""]}
+    _write(out / f"{task}.json", told, runs, sizes, command)
     _draw(out / task / "tuned.png", comparison_figure(curves, curves[""][0][0]["best"]))
     _draw(out / task / "length.png", comparison_figure(curves, panels=LENGTH))
     print(markdown(task, found))

@@ -233,13 +233,13 @@ def test_a_finished_run_is_measured(finished, call, tmp_path):
     assert written["tuned"] == {**expected.measures, "best": expected.best}
     assert written["base"].keys() == written["tuned"].keys()
     assert f"{expected.measures['reward']:.3f}" in text
-    assert "came again" not in text
+    assert "prompts differ" not in text
 
 
 def test_more_prompts_than_there_are_is_said(finished, call):
     code, text = call("eval", str(finished.path), "--prompts", "500", "--completions", "1")
     assert code == 0
-    assert re.search(r"the test split has \d+ prompts, so some of the 500 came again", text)
+    assert re.search(r"only \d+ of the 500 prompts differ: the test split has no more", text)
 
 
 def test_completions_of_a_finished_run_are_shown(finished, capsys):

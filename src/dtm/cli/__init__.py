@@ -36,11 +36,13 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "verify": verify,
 }
 
+USUAL = warnings.formatwarning
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    usual, warnings.formatwarning = warnings.formatwarning, _sentence
+    warnings.formatwarning = _sentence
     try:
         return _dispatch(arguments)
     except DtmError as problem:
@@ -56,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("dtm: interrupted", file=sys.stderr)
         return 130
     finally:
-        warnings.formatwarning = usual
+        warnings.formatwarning = USUAL
 
 
 def _sentence(
@@ -65,7 +67,7 @@ def _sentence(
     """Our own warnings without the line of code that they come from, those of others as ever."""
     if issubclass(category, DtmWarning):
         return f"dtm: {message}\n"
-    return f"{filename}:{lineno}: {category.__name__}: {message}\n"
+    return USUAL(message, category, filename, lineno, line)
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -122,7 +122,10 @@ def _held_out(options: argparse.Namespace) -> int:
     Console().print(measures_table(results))
     there = len(set(map(str, results["tuned"].prompts)))
     if there < setting.prompts:
-        print(f"the {setting.split} split has {there} prompts, so some of the {setting.prompts} came again")
+        print(
+            f"only {there} of the {setting.prompts} prompts differ: "
+            f"the {setting.split} split has no more, or repeats some"
+        )
     if options.json is not None:
         rows = {name: {**result.measures, "best": result.best} for name, result in results.items()}
         write_json(options.json, {"run": str(run.path), **asdict(setting), **rows})

@@ -44,7 +44,7 @@ def maze_small() -> RunConfig:
 
 
 def maze() -> RunConfig:
-    """41×41 maze, 8.9M parameters: the paper's maze study on one GPU, with a recipe from exploratory runs."""
+    """41×41 maze, 8.9M parameters: the paper's maze study on one GPU, in small steps on fresh rollouts."""
     return RunConfig(
         recipe="maze",
         precision="auto",

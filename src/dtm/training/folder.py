@@ -144,7 +144,7 @@ def environment() -> dict[str, Any]:
         "commit": commit(),
         "python": sys.version.split()[0],
         "torch": torch.__version__,
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "processor": processor(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,

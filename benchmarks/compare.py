@@ -26,6 +26,15 @@ SMALL = shlex.split("""
     --evaluation.prompts 8 --evaluation.completions 2
 """)
 """Fields of a run that checks the study itself."""
+BRIEF = {
+    "objectives": "c-dtm,spg",
+    "tokens": "2e3tokens",
+    "seconds": "1s",
+    "seeds": "1",
+    "trials": "2",
+    "jobs": "2",
+}
+"""What such a check runs unless it is told otherwise."""
 
 
 def call(*arguments: str) -> None:
@@ -80,6 +89,8 @@ def main() -> None:
     parser.add_argument("--trials", default="6", metavar="N", help="of each objective (default: 6)")
     parser.add_argument("--jobs", default="6", metavar="J", help="runs side by side (default: 6)")
     parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
+    if parser.parse_args().smoke:
+        parser.set_defaults(**BRIEF)
     options = parser.parse_args()
     small = list(SMALL) if options.smoke else []
     if options.data_dir is not None:

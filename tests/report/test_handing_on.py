@@ -100,6 +100,7 @@ def test_an_exported_adapter_is_examined_like_its_run(tuned, tmp_path):
 def test_a_run_that_trained_all_weights_of_a_language_model_keeps_its_tokenizer(write_talking, tmp_path):
     pytest.importorskip("transformers")
     base = write_talking("dream")
+    (base / "merges.txt").write_text("")  # a part of Dream's tokenizer on the hub
     recipe = dtm.recipe("llada-countdown")
     config = replace(recipe, model=replace(recipe.model, base=str(base), nf4=False), adapter=AdapterConfig())
     folder = tmp_path / "run"
@@ -114,6 +115,7 @@ def test_a_run_that_trained_all_weights_of_a_language_model_keeps_its_tokenizer(
     assert run("export", folder, "--out", tmp_path / "model") == 0
     again = Subject.load(Source.find(str(tmp_path / "model")), "cpu")
     assert torch.equal(again.model.logits(TOKENS), tuned.model.logits(TOKENS))
+    assert (tmp_path / "model" / "merges.txt").is_file()
 
 
 def test_a_run_of_all_weights_is_exported_as_a_model(finished, tmp_path, capsys):

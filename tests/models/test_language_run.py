@@ -234,6 +234,15 @@ def test_what_is_missing_is_said_before_anything_starts(flags, named, llada, tmp
     assert named in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_download_that_broke_off_is_told_by_the_plan(write_talking, data, capsys):
+    base = write_talking("llada", shards=3)
+    flags = ["--model.base", str(base), "--data-dir", str(data), "--device", "cpu", "--dry-run"]
+    assert main(["train", "llada-countdown", *flags]) == 0
+    (base / "model-00002-of-00003.safetensors").unlink()
+    assert main(["train", "llada-countdown", *flags]) == 2
+    assert "model-00002-of-00003.safetensors is absent" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_benchmark_can_be_trained_without_any_file(llada, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dtm.tasks.language.benchmarks.PUZZLES", 600)

@@ -69,11 +69,14 @@ def test_an_adapter_run_is_examined_exported_and_merged(tuned, tmp_path, capsys)
     expected = load_adapter(tmp_path / "adapter", base)[0].logits(TOKENS)
     assert not torch.equal(expected, base.logits(TOKENS))
 
-    assert run("export", tuned.path, "--out", tmp_path / "merged", "--merged") == 0
-    merged = Subject.load(Source.find(str(tmp_path / "merged")), "cpu")  # the tokenizer came along
+    assert run("export", tuned.path) == 0
+    same = load_adapter(tuned.path / "export", dtm.load_model(tuned.config.model.base))[0]
+    assert torch.equal(same.logits(TOKENS), expected)
+    assert run("export", tuned.path, "--merged") == 0
+    merged = Subject.load(Source.find(str(tuned.path / "merged")), "cpu")  # the tokenizer came along
     torch.testing.assert_close(merged.model.logits(TOKENS), expected, atol=1e-4, rtol=0)
 
-    card = (tmp_path / "merged" / "README.md").read_text()
+    card = (tuned.path / "merged" / "README.md").read_text()
     for said in (
         f"- base: `{tuned.config.model.base}` in NF4",
         "- adapter: LoRA, rank 4, α 8, targets all",

@@ -29,7 +29,7 @@ class Chat:
         """The tokenizer of a model's folder; nothing is downloaded and no code of the folder is run."""
         try:
             # AutoTokenizer would look for model code.
-            from transformers import PreTrainedTokenizerFast, Qwen2TokenizerFast
+            from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
         except ImportError:
             raise ConfigError("text needs a tokenizer: pip install 'discrete-tilt-matching[text]'") from None
         path = Path(folder)
@@ -37,10 +37,10 @@ class Chat:
         lost = [name for name in PARTS if not (path / name).is_file()]
         require(
             whole or not lost,
-            f"no tokenizer in {path}: tokenizer.json is missing, and so is {' and '.join(lost)}, which Dream has "
-            "instead. On the hub it lies beside the weights.",
+            f"no tokenizer in {path}: tokenizer.json is missing, and so is {' and '.join(lost)}, which Dream "
+            "has instead. On the hub it lies beside the weights.",
         )
-        kind = PreTrainedTokenizerFast if whole else Qwen2TokenizerFast
+        kind = PreTrainedTokenizerFast if whole else Qwen2Tokenizer
         tokenizer = kind.from_pretrained(path, local_files_only=True)
         require(
             tokenizer.chat_template is not None,

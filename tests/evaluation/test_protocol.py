@@ -220,9 +220,10 @@ def test_what_is_no_model_or_has_no_tokenizer_is_refused(write_hub, finished, da
     options = ("--task", "countdown", "--data-dir", data)
     assert run("eval", "nowhere", *options) == 2
     assert "no usable model in nowhere" in capsys.readouterr().err
-    for model in (write_hub("llada"), finished.path):
-        assert run("eval", model, *options) == 2
-        assert "tokenizer.json is missing" in capsys.readouterr().err
+    assert run("eval", write_hub("llada"), *options) == 2
+    assert "tokenizer.json is missing" in capsys.readouterr().err
+    assert run("eval", finished.path, *options) == 2
+    assert f"`dtm eval {finished.path}` without --task" in " ".join(capsys.readouterr().err.split())
     assert run("eval") == 2
     assert "needs a run's folder" in capsys.readouterr().err
 

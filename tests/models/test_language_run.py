@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
 from dataclasses import replace
 
 import pytest
@@ -65,17 +68,25 @@ def noisy(prompts, completions, **columns):
     return [text.count("e") + 0.1 * len(text) for text in completions]
 
 
-def test_a_quantised_run_is_stopped_resumed_exported_and_measured(config, tmp_path):
+def die_in_the_second_phase(config, out):
+    """Train until the first step of the second phase, then end without a word."""
+
+    def die(event):
+        if event.kind == "step" and event.step > config.tilt.max_steps:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    dtm.train(config, reward=noisy, out=out, callbacks=[die])
+
+
+def test_a_quantised_run_is_killed_resumed_exported_and_measured(config, tmp_path):
     whole = dtm.train(config, reward=noisy, out=tmp_path / "whole")
-    steps = []
-
-    def stop(event):
-        steps.append(event.step)
-        if event.kind == "step" and len(steps) > 6:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        dtm.train(config, reward=noisy, out=tmp_path / "broken", callbacks=[stop])
+    child = multiprocessing.get_context("spawn").Process(
+        target=die_in_the_second_phase, args=(config, tmp_path / "broken")
+    )
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    assert not (tmp_path / "broken" / "summary.json").exists()
     resumed = dtm.train(config, reward=noisy, out=tmp_path / "broken", resume=True)
     for name, value in whole.model.state_dict().items():
         assert torch.equal(resumed.model.state_dict()[name], value), name
@@ -232,6 +243,15 @@ def test_what_is_missing_is_said_before_anything_starts(flags, named, llada, tmp
     flags = [str(llada) if flag == "MODEL" else flag for flag in flags]
     assert main(["train", "llada-countdown", "--device", "cpu", *flags]) == 2
     assert named in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_download_that_broke_off_is_told_by_the_plan(write_talking, data, capsys):
+    base = write_talking("llada", shards=3)
+    flags = ["--model.base", str(base), "--data-dir", str(data), "--device", "cpu", "--dry-run"]
+    assert main(["train", "llada-countdown", *flags]) == 0
+    (base / "model-00002-of-00003.safetensors").unlink()
+    assert main(["train", "llada-countdown", *flags]) == 2
+    assert "model-00002-of-00003.safetensors is absent" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_benchmark_can_be_trained_without_any_file(llada, tmp_path, monkeypatch, capsys):

@@ -69,11 +69,14 @@ def test_an_adapter_run_is_examined_exported_and_merged(tuned, tmp_path, capsys)
     expected = load_adapter(tmp_path / "adapter", base)[0].logits(TOKENS)
     assert not torch.equal(expected, base.logits(TOKENS))
 
-    assert run("export", tuned.path, "--out", tmp_path / "merged", "--merged") == 0
-    merged = Subject.load(Source.find(str(tmp_path / "merged")), "cpu")  # the tokenizer came along
+    assert run("export", tuned.path) == 0
+    same = load_adapter(tuned.path / "export", dtm.load_model(tuned.config.model.base))[0]
+    assert torch.equal(same.logits(TOKENS), expected)
+    assert run("export", tuned.path, "--merged") == 0
+    merged = Subject.load(Source.find(str(tuned.path / "merged")), "cpu")  # the tokenizer came along
     torch.testing.assert_close(merged.model.logits(TOKENS), expected, atol=1e-4, rtol=0)
 
-    card = (tmp_path / "merged" / "README.md").read_text()
+    card = (tuned.path / "merged" / "README.md").read_text()
     for said in (
         f"- base: `{tuned.config.model.base}` in NF4",
         "- adapter: LoRA, rank 4, α 8, targets all",
@@ -100,6 +103,7 @@ def test_an_exported_adapter_is_examined_like_its_run(tuned, tmp_path):
 def test_a_run_that_trained_all_weights_of_a_language_model_keeps_its_tokenizer(write_talking, tmp_path):
     pytest.importorskip("transformers")
     base = write_talking("dream")
+    (base / "merges.txt").write_text("")  # a part of Dream's tokenizer on the hub
     recipe = dtm.recipe("llada-countdown")
     config = replace(recipe, model=replace(recipe.model, base=str(base), nf4=False), adapter=AdapterConfig())
     folder = tmp_path / "run"
@@ -114,6 +118,7 @@ def test_a_run_that_trained_all_weights_of_a_language_model_keeps_its_tokenizer(
     assert run("export", folder, "--out", tmp_path / "model") == 0
     again = Subject.load(Source.find(str(tmp_path / "model")), "cpu")
     assert torch.equal(again.model.logits(TOKENS), tuned.model.logits(TOKENS))
+    assert (tmp_path / "model" / "merges.txt").is_file()
 
 
 def test_a_run_of_all_weights_is_exported_as_a_model(finished, tmp_path, capsys):

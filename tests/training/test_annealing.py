@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -69,6 +70,13 @@ def test_the_learning_rate_rises_holds_and_falls():
     config = lasting(20, warmup=0.2, decay=0.25)
     factors = [lr_factor(config, step, 6 if step >= 6 else None) for step in range(12)]
     assert factors == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2, 0])
+
+
+def test_the_learning_rate_falls_to_its_floor():
+    config = replace(lasting(20, 0.0, 0.25), optimizer=OptimizerConfig(warmup=0.0, decay=0.25, floor=0.5))
+    assert [lr_factor(config, 6 + step, 6) for step in range(6)] == pytest.approx(
+        [1, 0.9, 0.8, 0.7, 0.6, 0.5]
+    )
 
 
 def test_a_phase_that_ends_while_it_warms_up_falls_from_where_it_is():

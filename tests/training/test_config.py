@@ -86,6 +86,26 @@ def test_equal_configurations_do_not_differ():
     assert list(differences(dtm.recipe("maze-small"), dtm.recipe("maze-small"))) == []
 
 
+def test_released_recipes_differ_in_what_the_released_configurations_say():
+    found = {
+        task: list(differences(dtm.recipe(f"llada-{task}"), dtm.recipe(f"llada-{task}-released")))[1:]
+        for task in ("sudoku", "countdown")
+    }
+    assert found["sudoku"] == [
+        "adapter.dropout: 0.0 → 0.05",
+        "optimizer.clip_norm: 2.0 → 1.0",
+        f"optimizer.floor: 0.0 → {1e-6 / 3e-6}",
+    ]
+    assert found["countdown"] == [
+        "task.reward: 'paper' → 'released'",
+        "adapter.dropout: 0.0 → 0.05",
+        "tilt.max_steps: 800 → 1200",
+        "replay.prompts: 80 → 40",
+        f"optimizer.floor: 0.0 → {2e-6 / 4e-6}",
+        "optimizer.ema: None → 0.95",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [

@@ -55,7 +55,12 @@ def export(arguments: list[str]) -> int:
         "names, or all weights as safetensors; with a README that says how it was made and what it reaches.",
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="a run's folder")
-    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the folder to write")
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        help="the folder to write (default: RUN/export, or RUN/merged with --merged)",
+    )
     parser.add_argument(
         "--merged",
         action="store_true",
@@ -66,6 +71,8 @@ def export(arguments: list[str]) -> int:
     from dtm.report.export import export_run
     from dtm.training.folder import RunFolder
 
-    export_run(RunFolder.find(options.run), options.out, options.merged)
-    print(f"model: {options.out}")
+    run = RunFolder.find(options.run)
+    out = options.out or run.path / ("merged" if options.merged else "export")
+    export_run(run, out, options.merged)
+    print(f"model: {out}")
     return 0

@@ -23,6 +23,7 @@ OWN = (
     "optimizer.lr",
     "optimizer.warmup",
     "optimizer.decay",
+    "optimizer.floor",
     "optimizer.ema",
     "tilt.step",
     "tilt.final",

@@ -85,6 +85,11 @@ class Subject:
     @classmethod
     def load(cls, source: Source, device: str = "auto", precision: Precision = "auto") -> Subject:
         """The model on a device; auto: a GPU in bfloat16 where there is one, else the CPU in float32."""
+        require(
+            source.run is None or isinstance(source.run.read_config().task, LanguageConfig),
+            f"{source.name} has no tokenizer and is asked by its own task alone: `dtm eval {source.name}` "
+            f"without --task, `dtm sample {source.name}` without --prompt",
+        )
         chat = Chat.load(source.tokenizer)  # what is missing is said before gigabytes are read
         wanted = RunConfig(device=device, precision=precision)
         place = build.build_device(wanted)

@@ -15,7 +15,7 @@ from dtm.models.hub import find_folder
 from dtm.models.native import NATIVE
 from dtm.models.nf4 import with_nf4_layers
 from dtm.models.transformer import Transformer, TransformerConfig
-from dtm.models.weights import fill
+from dtm.models.weights import check, fill
 
 
 def save_model(model: Transformer, folder: Path, dtype: torch.dtype | None = None) -> None:
@@ -60,6 +60,12 @@ def load_model(
         dtype = torch.float32
     fill(model, folder, family.hub_name, dtype, torch.device(device))
     return model
+
+
+def check_weights(folder: Path) -> None:
+    """Refuse a folder that `load_model` would refuse, in moments: files, names and shapes are looked at."""
+    family, config = read_shape(folder)
+    check(without_memory(config), folder, family.hub_name)
 
 
 def without_memory(config: TransformerConfig) -> Transformer:

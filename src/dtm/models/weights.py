@@ -72,6 +72,30 @@ def require_same_names(expected: Mapping[str, str], found: Mapping[str, Any], so
         raise CheckpointError(f"{source} has an unexpected tensor {name!r}")
 
 
+def check(
+    model: nn.Module, folder: Path, stored_name: Callable[[str], str]
+) -> dict[Path, list[tuple[str, str]]]:
+    """Where each tensor is and where it goes: by file, pairs of stored and native names.
+
+    Names and shapes are compared with the model's, and no weight is read.
+    """
+    files = weight_files(folder)
+    # A quantised layer has a weight of its own shape, but it is filled from the full one.
+    shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
+    expected = {stored_name(name): name for name in shapes}
+    require_same_names(expected, files, folder / (INDEX if (folder / INDEX).is_file() else SINGLE))
+    places: dict[Path, list[tuple[str, str]]] = {path: [] for path in sorted(set(files.values()))}
+    for name, path in files.items():
+        places[path].append((name, expected[name]))
+    for path, names in places.items():
+        with _opened(path) as file:
+            for name, native in names:
+                found, wanted = tuple(file.get_slice(name).get_shape()), shapes[native]
+                message = f"{path}: {name!r} is {found}, config.json says {wanted}"
+                require(found == wanted, message, CheckpointError)
+    return places
+
+
 def fill(
     model: nn.Module,
     folder: Path,
@@ -80,22 +104,10 @@ def fill(
     device: torch.device,
 ) -> None:
     """Load a model that was built without memory; ``dtype`` None keeps what the files hold."""
-    files = weight_files(folder)
-    # A quantised layer has a weight of its own shape, but it is filled from the full one.
-    shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
-    expected = {stored_name(name): name for name in shapes}
-    require_same_names(expected, files, folder / (INDEX if (folder / INDEX).is_file() else SINGLE))
-    shards = {path: [name for name in files if files[name] == path] for path in sorted(set(files.values()))}
-    for path, names in shards.items():
+    for path, names in check(model, folder, stored_name).items():
         with _opened(path) as file:
-            for name in names:
-                found, wanted = tuple(file.get_slice(name).get_shape()), shapes[expected[name]]
-                message = f"{path}: {name!r} is {found}, config.json says {wanted}"
-                require(found == wanted, message, CheckpointError)
-    for path, names in shards.items():
-        with _opened(path) as file:
-            for name in names:
-                place(model, expected[name], file.get_tensor(name), dtype, device)
+            for name, native in names:
+                place(model, native, file.get_tensor(name), dtype, device)
 
 
 def place(

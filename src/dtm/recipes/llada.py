@@ -82,21 +82,27 @@ def llada_math500() -> RunConfig:
 
 
 def llada_sudoku_released() -> RunConfig:
-    """LLaDA-8B on Sudoku as the released configuration has it: gradient clip 1 instead of 2."""
+    """LLaDA-8B on Sudoku as released: gradient clip 1 instead of 2, dropout 0.05, decay to 1/3."""
     config = llada_sudoku()
-    return replace(config, recipe="llada-sudoku-released", optimizer=replace(config.optimizer, clip_norm=1.0))
+    return replace(
+        config,
+        recipe="llada-sudoku-released",
+        adapter=replace(config.adapter, dropout=0.05),
+        optimizer=replace(config.optimizer, clip_norm=1.0, floor=1 / 3),
+    )
 
 
 def llada_countdown_released() -> RunConfig:
-    """LLaDA-8B on Countdown as released: 40 items in the buffer, 1200 steps a phase, EMA 0.95."""
+    """LLaDA-8B on Countdown as released: 40 items, 1200 steps, EMA 0.95, dropout 0.05, decay to 1/2."""
     config = llada_countdown()
     return replace(
         config,
         recipe="llada-countdown-released",
         task=LanguageConfig(kind="countdown", reward="released"),
+        adapter=replace(config.adapter, dropout=0.05),
         tilt=replace(config.tilt, max_steps=1200),
         replay=_buffer(40, 6, 25),
-        optimizer=replace(config.optimizer, ema=0.95),
+        optimizer=replace(config.optimizer, ema=0.95, floor=0.5),
     )
 
 

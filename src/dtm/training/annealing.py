@@ -44,7 +44,7 @@ def choose_step(config: TiltConfig, reward: Float[Tensor, " N"]) -> float:
 
 
 def cooling_steps(config: RunConfig) -> int:
-    """Steps over which the learning rate falls to zero at a phase's end."""
+    """Steps over which the learning rate falls at a phase's end."""
     return round(config.optimizer.decay * config.tilt.max_steps)
 
 
@@ -78,7 +78,9 @@ def lr_factor(config: RunConfig, phase_step: int, cooling_from: int | None) -> f
     rise = min(1.0, (phase_step + 1) / max(warmup, 1))
     if cooling_from is None:
         return rise
-    return rise * max(0.0, 1 - (phase_step - cooling_from) / max(cooling_steps(config), 1))
+    left = max(0.0, 1 - (phase_step - cooling_from) / max(cooling_steps(config), 1))
+    floor = config.optimizer.floor
+    return rise * (floor + (1 - floor) * left)
 
 
 def is_to_be_measured(config: RunConfig, progress: Progress, spent: float) -> bool:

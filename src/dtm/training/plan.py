@@ -15,7 +15,6 @@ from dtm.tasks.language import LanguageTask
 from dtm.training import build, preflight
 from dtm.training.annealing import final_tilt
 from dtm.training.config import LanguageConfig, RunConfig
-from dtm.training.folder import RunFolder
 from dtm.training.forecast import counted_seconds, pretraining_seconds, spoken, training_seconds
 
 
@@ -29,8 +28,9 @@ def training_plan(config: RunConfig) -> dict[str, str]:
     device = build.build_device(config)
     shape = preflight.model_shape(config, task)
     preflight.check_fp8(config, shape, device)
-    known = config.model.base is not None or RunFolder.pretrained(config.recipe) is not None
-    base = str(build.base_folder(config)) if known else f"none yet, `dtm pretrain {config.recipe}` makes it"
+    base = f"none yet, `dtm pretrain {config.recipe}` makes it"
+    if preflight.has_base(config):
+        base = str(build.base_folder(config))
     exact = "samples the model's own law" if decoder.is_exact else "approximates the model's law"
     if decoder.fp8:
         exact += ", with its projections in eight bits"
@@ -123,6 +123,6 @@ def forecast(config: RunConfig, command: Literal["train", "pretrain"]) -> str:
 
 def _model(config: RunConfig, task: Task) -> Transformer:
     """The base, or one of its shape where there is none yet."""
-    if config.model.base is None and RunFolder.pretrained(config.recipe) is None:
+    if not preflight.has_base(config):
         return build.new_model(config.model, task, config.seed)
     return build.load_base(config, task)

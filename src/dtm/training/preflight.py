@@ -13,6 +13,7 @@ from dtm.errors import ConfigError
 from dtm.models.families import read_shape
 from dtm.models.fp8 import require_multiples, require_products
 from dtm.models.memory import Memory, TrainingShape, estimate, parameters, projection_shapes
+from dtm.models.storage import check_weights
 from dtm.models.transformer import TransformerConfig
 from dtm.objectives.c_dtm import HELD
 from dtm.random import stream
@@ -27,7 +28,9 @@ LARGE = 1_000_000_000
 
 
 def check(config: RunConfig, task: Task) -> None:
-    """Refuse a run that needs a GPU or more memory than there is, and say what would help."""
+    """Refuse a run whose base is incomplete, or that needs a GPU or more memory than there is."""
+    if has_base(config):
+        check_weights(build.base_folder(config))
     shape, device = model_shape(config, task), build.build_device(config)
     size = parameters(shape)
     check_fp8(config, shape, device)
@@ -59,9 +62,14 @@ def check_fp8(config: RunConfig, shape: TransformerConfig, device: torch.device)
 
 def model_shape(config: RunConfig, task: Task) -> TransformerConfig:
     """The base's shape from its ``config.json``, or the one that `dtm pretrain` would make."""
-    if config.model.base is None and RunFolder.pretrained(config.recipe) is None:
+    if not has_base(config):
         return build.model_shape(config.model, task)
     return read_shape(build.base_folder(config))[1]
+
+
+def has_base(config: RunConfig) -> bool:
+    """Whether there is a base to start from: one that is named, or the recipe's latest pretraining."""
+    return config.model.base is not None or RunFolder.pretrained(config.recipe) is not None
 
 
 def memory(config: RunConfig, task: Task, shape: TransformerConfig) -> Memory:

@@ -6,6 +6,7 @@ import pytest
 
 from dtm.errors import ConfigError, DataError
 from dtm.tasks.answers import countdown, gsm8k, latex, math500, sudoku, symbolic
+from dtm.tasks.answers.verdict import RULES
 
 PUBLISHED = ["d1", "spg", "dtm"]
 ITEM = [[38, 92, 52], 78]
@@ -79,6 +80,11 @@ def test_sudoku_counts_empty_cells_in_the_first_place_that_holds_anything(text, 
 @pytest.mark.parametrize("text", [f"<answer>[{SOLUTION}]</answer>", f"<answer>1</answer><answer>{SOLUTION}"])
 def test_sudoku_fixed_reads_the_digits_of_the_last_block(text):
     assert sudoku.grade(QUESTION, SOLUTION, text, "fixed").correct
+
+
+def test_sudoku_without_an_answer_is_an_empty_one_to_the_published_rules():
+    found = {rules: sudoku.grade(QUESTION, SOLUTION, "I give up", rules).extracted for rules in RULES}
+    assert found == {**dict.fromkeys(PUBLISHED, ""), "fixed": None}
 
 
 def test_sudoku_fixed_accepts_any_valid_completion_and_minds_the_givens():

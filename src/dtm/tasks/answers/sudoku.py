@@ -30,8 +30,8 @@ def grade(question: str, ground_truth: Any, generation: str, rules: Rules) -> Ve
     )
     empty = puzzle.count("0")
     found = _fixed(generation) if rules == "fixed" else _published(generation)
-    if not found:
-        return Verdict(None, empty == 0, 0, empty)
+    if not found:  # which the published graders report as an empty answer
+        return Verdict(None if rules == "fixed" else "", empty == 0, 0, empty)
     grid = padded(found)
     cells = correct_cells(puzzle, ground_truth, grid)
     if rules == "fixed":

@@ -22,7 +22,7 @@ class Verdict:
     """The answer that was read, and whether it is right."""
 
     extracted: str | float | None
-    """None where no answer was found."""
+    """None where no answer was found; of Sudoku's published rules, an empty text."""
     correct: bool | None
     """None where the row has no gold answer to compare with."""
     correct_cells: int | None = None

@@ -14,6 +14,8 @@ from dtm.errors import ConfigError, require
 
 Messages = str | Sequence[dict[str, str]]
 """A user's message, or a conversation as {"role": …, "content": …}."""
+PARTS = ("vocab.json", "merges.txt")
+"""What Dream has on the hub in place of a tokenizer.json: Qwen2's, and code that is not needed to read it."""
 
 
 class Chat:
@@ -26,15 +28,20 @@ class Chat:
     def load(cls, folder: str | Path) -> Chat:
         """The tokenizer of a model's folder; nothing is downloaded and no code of the folder is run."""
         try:
-            from transformers import PreTrainedTokenizerFast  # AutoTokenizer would look for model code
+            # AutoTokenizer would look for model code.
+            from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
         except ImportError:
             raise ConfigError("text needs a tokenizer: pip install 'discrete-tilt-matching[text]'") from None
         path = Path(folder)
+        whole = (path / "tokenizer.json").is_file()
+        lost = [name for name in PARTS if not (path / name).is_file()]
         require(
-            (path / "tokenizer.json").is_file(),
-            f"no tokenizer in {path}: tokenizer.json is missing. On the hub it lies beside the weights.",
+            whole or not lost,
+            f"no tokenizer in {path}: tokenizer.json is missing, and so is {' and '.join(lost)}, which Dream "
+            "has instead. On the hub it lies beside the weights.",
         )
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(path, local_files_only=True)
+        kind = PreTrainedTokenizerFast if whole else Qwen2Tokenizer
+        tokenizer = kind.from_pretrained(path, local_files_only=True)
         require(
             tokenizer.chat_template is not None,
             f"the tokenizer in {path} has no chat template: its tokenizer_config.json must hold one",

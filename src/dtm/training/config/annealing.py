@@ -104,7 +104,9 @@ class OptimizerConfig:
     warmup: float = 0.05
     """Share of tilt.max-steps over which the learning rate rises at a phase's start."""
     decay: float = 0.2
-    """Share of tilt.max-steps over which it falls to zero at a phase's end."""
+    """Share of tilt.max-steps over which it falls at a phase's end."""
+    floor: float = 0.0
+    """What it falls to, as a share of the peak."""
     batch: int = 128
     """Rollouts in a step, each masked once, or as often as the baseline says. A baseline takes whole groups,
     and all of the buffer if it has no more."""
@@ -129,6 +131,7 @@ class OptimizerConfig:
             min(self.warmup, self.decay) >= 0 and self.warmup + self.decay <= 1,
             f"optimizer.warmup + optimizer.decay must lie in [0, 1], got {self.warmup:g} + {self.decay:g}",
         )
+        require(0 <= self.floor <= 1, f"optimizer.floor must lie in [0, 1], got {self.floor:g}")
         require(self.ema is None or 0 < self.ema < 1, f"optimizer.ema must lie in (0, 1), got {self.ema}")
 
     @property

@@ -35,15 +35,11 @@ STARTING = ("objectives", "seeds", "jobs", "set", "settings", "tune", "trials")
 def compare(arguments: list[str]) -> int:
     """Compare objectives on the same base, prompts, decoder and budget."""
     options, flags = _parser().parse_known_args(arguments)
-    out = options.out
     if options.runs is not None:
         require(not flags, f"--runs compares finished runs as they are: {' '.join(flags)} can change nothing")
         require(options.recipe is None, f"{options.recipe}: --runs compares finished runs, and starts none")
         refuse(options, STARTING, "starts runs, --runs compares finished ones")
-        from dtm.training.folder import RUNS, unused
-
-        comparison = _gathered(options.runs)
-        out = out or unused(RUNS / "comparison")  # an earlier one is not written over
+        comparison, out = _gathered(options)
     else:
         require(options.recipe is not None, "dtm compare needs a recipe's name, or --runs RUN RUN ...")
         comparison, out = _run(options, flags)
@@ -83,11 +79,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _gathered(folders: list[Path]) -> Comparison:
+def _gathered(options: argparse.Namespace) -> tuple[Comparison, Path]:
     from dtm.api import Run
     from dtm.comparison.results import gather
+    from dtm.training.folder import RUNS, unused
 
-    return gather([Run.open(folder) for folder in folders])
+    comparison = gather([Run.open(folder) for folder in options.runs])
+    return comparison, options.out or unused(RUNS / "comparison")  # an earlier one is not written over
 
 
 def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Path]:

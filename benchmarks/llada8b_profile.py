@@ -1,7 +1,7 @@
 """Where the time of a pass goes at 8B, and what each way to make it faster brings.
 
 `profile`: kernels by kind, and how long the device waits for the host. `switches`: the same passes with and
-without fused products, fused draws and eight bits.
+without fused products, with another attention kernel, and in eight bits.
 
 A block of 64 rows is written in one step, a pass over whole rows, and in two, of which the second is a pass
 over the block; the difference is the latter. Kernels are those that torch.profiler sees, wall-clock that of a
@@ -11,12 +11,14 @@ run without it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.autograd import DeviceType
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity
 
 from dtm.decoding.noise import RowNoise
@@ -56,21 +58,35 @@ def profile(bench: Rig) -> None:
 
 
 def switches(bench: Rig) -> None:
-    """Milliseconds of both passes of π_a, draws included, one switch after the other."""
-    policy = make_policy(bench, merge=True)
+    """Milliseconds of both passes of π_a, draws included, and of a micro-batch, switch by switch."""
+    policy, rows = make_policy(bench, merge=True), bench.sizes.micro_batches[0]
     found: dict[str, dict[str, float]] = {}
-    for name, model, fuses_draws in (
-        ("separate products, plain draws", policy.base, False),  # a merged model's products, before fusing
-        ("fused products, plain draws", policy.pi_a(), False),
-        ("fused products, fused draws", policy.pi_a(), True),
-        ("eight bits, fused draws", policy.pi_a(fp8=True), True),
+    for name, model, kernel in (
+        ("separate products", policy.base, None),  # a merged model's products, before fusing
+        ("fused products", policy.pi_a(), None),
+        ("fused products, cuDNN's attention", policy.pi_a(), SDPBackend.CUDNN_ATTENTION),
+        ("eight bits", policy.pi_a(fp8=True), None),
     ):
         assert isinstance(model, Transformer)
-        model.compiled = fuses_draws and bench.on_gpu
-        full, both = (bench.seconds(work, 3, warm=2) for work in block_writers(bench, model))
-        found[name] = {"full_ms": 1e3 * full, "window_ms": 1e3 * (both - full)}
-        bench.say(f"{name}: full pass {1e3 * full:.1f} ms, window pass {1e3 * (both - full):.1f} ms")
+        with attention_by(kernel):
+            full, both = (bench.seconds(work, 3, warm=2) for work in block_writers(bench, model))
+            update = bench.seconds(training(bench, policy, rows)[0], 3, warm=2)
+        found[name] = {"full_ms": 1e3 * full, "window_ms": 1e3 * (both - full), "update_ms": 1e3 * update}
+        bench.say(", ".join([name, *(f"{part} {took:.1f}" for part, took in found[name].items())]))
     bench.keep(switches=found)
+
+
+@contextmanager
+def attention_by(kernel: SDPBackend | None) -> Iterator[None]:
+    """Prefer this kernel of scaled_dot_product_attention; what was compiled with another is forgotten."""
+    if kernel is None:
+        yield
+        return
+    torch._dynamo.reset()
+    others = [one for one in SDPBackend.__members__.values() if one not in (kernel, SDPBackend.ERROR)]
+    with sdpa_kernel([kernel, *others], set_priority=True):
+        yield
+    torch._dynamo.reset()
 
 
 def block_writers(bench: Rig, model: Transformer) -> tuple[Callable[[], object], Callable[[], object]]:

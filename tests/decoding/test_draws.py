@@ -59,7 +59,7 @@ TRACED = """
 import torch
 from dtm.decoding import SampledConfidence
 from dtm.decoding.draws import look
-from dtm.models import Transformer, TransformerConfig
+from dtm.models import Transformer, TransformerConfig, transformer
 from dtm.models.merging import for_decoding
 
 traced = torch.compile(look, backend="aot_eager", fullgraph=True)
@@ -76,8 +76,8 @@ model = for_decoding(Transformer(shape, torch.Generator().manual_seed(0)).eval()
 tokens = torch.arange(8).repeat(2, 1)
 with torch.no_grad():
     wanted = model.hidden(tokens)
-    for block in model.blocks:
-        block.compile(backend="aot_eager", fullgraph=True, dynamic=True)
+    transformer.compiled = lambda half: torch.compile(half, backend="aot_eager", fullgraph=True, dynamic=True)
+    model.compile_blocks()
     torch.testing.assert_close(model.hidden(tokens), wanted)
     model.hidden(tokens[:1, :5])
 print("whole")

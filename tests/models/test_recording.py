@@ -33,10 +33,10 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """The inputs of every replay. A CPU records no graphs, so here a replay is a pass that is counted."""
     seen: list[Tensor] = []
 
-    def counted(trunk: torch.nn.Module, sample: tuple[Tensor]) -> object:
+    def counted(trunk: torch.nn.Module, sample: tuple[Tensor], allow_unused_input: bool) -> object:
         assert sample[0].shape == SHAPE
 
-        def replay(x: Tensor) -> Tensor:
+        def replay(x: Tensor) -> tuple[Tensor, Tensor]:
             seen.append(x)
             recording, net.recording = net.recording, None
             try:
@@ -44,7 +44,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
             finally:
                 net.recording = recording
 
-        net: Transformer = trunk.hidden.__self__
+        net: Transformer = trunk.trunk.__self__
         return replay
 
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", counted)

@@ -149,3 +149,32 @@ def test_recomputed_blocks_have_the_same_gradients(blocks):
         network(tokens, None, tokens == MASK).square().mean().backward()
     for one, other in zip(plain.parameters(), lean.parameters(), strict=True):
         assert torch.equal(one.grad, other.grad)
+
+
+@pytest.mark.parametrize("recompute", [0, 2])
+@pytest.mark.parametrize("padded", [False, True])
+def test_states_at_some_positions_are_those_of_a_whole_pass(padded, recompute):
+    """Of the other positions the last half block is left out: values and gradients stay the same."""
+    network, tokens, at = model(), sentence(24).view(3, 8), torch.tensor([4, 9, 23, 9])
+    network.recompute = recompute
+    attention = torch.ones_like(tokens, dtype=torch.bool)
+    attention[0, :3] = not padded
+    passes = (
+        lambda: network.hidden(tokens, attention).flatten(0, 1)[at],
+        lambda: network.hidden(tokens, attention, at=at),
+    )
+    found = []
+    for states in (one() for one in passes):
+        network.zero_grad()
+        states.square().sum().backward()
+        found.append([states, *(p.grad.clone() for p in network.parameters() if p.grad is not None)])
+    torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-5)
+
+
+def test_the_last_half_block_runs_where_states_are_asked_for():
+    network, tokens = model(), sentence(24).view(3, 8)
+    rows = []
+    for block in network.blocks:
+        block.down.register_forward_pre_hook(lambda _, inputs: rows.append(inputs[0].shape[:-1].numel()))
+    network(tokens, None, tokens == MASK)
+    assert rows == [24, int((tokens == MASK).sum())]

@@ -38,6 +38,7 @@ def test_annealing_lands_on_the_final_tilt_from_anywhere(start, step):
 def test_the_last_step_is_cut():
     assert next_step(9.0, 10.0, 2.5) == 1.0
     assert next_step(7.5, 10.0, 2.5) == 2.5
+    assert next_step(10 / 3, 6.6666667, 10 / 3) == 6.6666667 - 10 / 3
 
 
 def test_a_fixed_step_does_not_look_at_rewards():

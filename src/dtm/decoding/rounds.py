@@ -147,25 +147,25 @@ class Round:
             before = (where - shift).clamp(min=0)
             preceded = where >= shift if mask is None else (where >= shift) & mask.gather(1, before)
             where = torch.where(preceded, before, where)
-        hidden, first = self._pass(tokens, begins)
-        where = where if first is None else where - first[:, None]
-        return hidden.gather(1, where[..., None].expand(-1, -1, hidden.shape[-1]))
+        return self._pass(tokens, where, begins).view(*where.shape, -1)
 
     def _pass(
-        self, tokens: Int[Tensor, "S L"], begins: bool
-    ) -> tuple[Float[Tensor, "S W D"], Int[Tensor, " S"] | None]:
-        """Hidden states of whole rows, or of windows and where these begin."""
+        self, tokens: Int[Tensor, "S L"], wanted: Int[Tensor, "S M"], begins: bool
+    ) -> Float[Tensor, "N D"]:
+        """Hidden states at the positions wanted, from a pass over whole rows or over windows of them."""
         length = tokens.shape[1]
+        row = torch.arange(len(tokens), device=tokens.device)[:, None]
         if self.cache is None:
             self.denoiser.tell(tokens.numel(), length, 0)
-            return self.denoiser.hidden(tokens, self.mask), None
+            return self.denoiser.hidden_at(tokens, self.mask, (row * length + wanted).flatten())
         assert isinstance(self.denoiser, Transformer)
         start, reach = self.spans.window, self.spans.reach
         if begins:
             due = [i for i, (_, block) in enumerate(self.places) if block % self.decoder.refresh == 0]
             self.denoiser.tell(len(due) * length, length, 0)
             if len(due) == len(self.places):
-                return self.denoiser.hidden(tokens, self.mask, self.cache), None
+                at = (row * length + wanted).flatten()
+                return self.denoiser.hidden(tokens, self.mask, self.cache, at=at)
             if due:
                 rows = torch.tensor(due, device=tokens.device)
                 mask = None if self.mask is None else self.mask[rows]
@@ -173,7 +173,8 @@ class Round:
             start, reach = self.spans.before, self.spans.far
         where = start[:, None] + torch.arange(reach, device=start.device)
         self.denoiser.tell(where.numel(), length, 0)
-        return self.denoiser.hidden(tokens.gather(1, where), self.mask, self.cache, start), start
+        at = (row * reach + wanted - start[:, None]).flatten()
+        return self.denoiser.hidden(tokens.gather(1, where), self.mask, self.cache, start, at)
 
 
 def _highest(

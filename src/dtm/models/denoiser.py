@@ -39,6 +39,12 @@ class Denoiser(nn.Module, ABC):
     ) -> Float[Tensor, "B L D"]:
         """Final hidden states. A padded batch gives the same numbers as its unpadded rows."""
 
+    def hidden_at(
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None, rows: Int[Tensor, " N"]
+    ) -> Float[Tensor, "N D"]:
+        """Final hidden states at flat positions; a model that can spare itself the others says how."""
+        return self.hidden(tokens, attention).flatten(0, 1).index_select(0, rows)
+
     @abstractmethod
     def head(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N W"]:
         """Logits of chosen hidden states; columns beyond the vocabulary, if any, are no tokens."""
@@ -57,7 +63,7 @@ class Denoiser(nn.Module, ABC):
         """
         positions = where.flatten().nonzero().squeeze(1) if where.dtype == torch.bool else where
         rows = predictors(positions, attention, tokens.shape, self.shift)
-        states = self.hidden(tokens, attention).flatten(0, 1).index_select(0, rows)
+        states = self.hidden_at(tokens, attention, rows)
         self.tell(tokens.numel(), tokens.shape[1], len(rows), states.requires_grad)
         return self.log_pi(states) if head else states
 

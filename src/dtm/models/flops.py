@@ -13,9 +13,13 @@ from dtm.models.transformer import Transformer, TransformerConfig
 
 
 def pass_flops(model: TransformerConfig, computed: int, attended: int, scored: int | float) -> float:
-    """A forward pass over ``computed`` positions: 2 P + 4 · layers · L D each, and 2 V D at scored ones."""
-    position = 2 * projection_parameters(model) + 4 * model.layers * attended * model.width
-    return float(computed * position + 2 * scored * model.rows * model.width)
+    """A forward pass over ``computed`` positions: 2 P + 4 · layers · L D each, and 2 V D at scored ones.
+
+    These alone need the second half of the last block, its P_2 = D² + 3 D F.
+    """
+    half = model.width**2 + 3 * model.width * model.ffn
+    position = 2 * (projection_parameters(model) - half) + 4 * model.layers * attended * model.width
+    return float(computed * position + 2 * scored * (half + model.rows * model.width))
 
 
 def model_flops(model: Denoiser, computed: int, attended: int, scored: int) -> int:

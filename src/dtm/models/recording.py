@@ -14,14 +14,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-Hidden = Callable[[Int[Tensor, "B L"]], Float[Tensor, "B L D"]]
+States = tuple[Float[Tensor, "B L D"], Float[Tensor, "B L D"]]
+Trunk = Callable[[Int[Tensor, "B L"]], States]
 
 
 @final
 class Recording:
-    """Hidden states of batches of one shape, without padding, in the precision of the moment it was made."""
+    """A model's trunk for batches of one shape, without padding, in the precision of when it was made."""
 
-    def __init__(self, hidden: Hidden, weights: nn.ModuleList, shape: torch.Size) -> None:
+    def __init__(self, trunk: Trunk, weights: nn.ModuleList, shape: torch.Size) -> None:
         self.shape = shape
         self._parameters = list(weights.parameters())
         self._is_awaited = False
@@ -29,7 +30,11 @@ class Recording:
         enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
         # The weights change between replays, so their copies in lower precision must be made in each.
         with torch.autocast("cuda", dtype, enabled=enabled, cache_enabled=False):
-            self._replay = torch.cuda.make_graphed_callables(_Trunk(hidden, weights), (tokens,))
+            self._replay = torch.cuda.make_graphed_callables(
+                _Recorded(trunk, weights),
+                (tokens,),
+                allow_unused_input=True,  # the weights of the last half block
+            )
         # Recording happens on a stream of its own, so gradients come from another one than autograd expects.
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
 
@@ -41,24 +46,24 @@ class Recording:
         adding = torch.is_grad_enabled() and self._parameters[0].grad is not None
         return tokens.shape == self.shape and not self._is_awaited and not adding
 
-    def __call__(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
-        """Final hidden states; they are overwritten by the next call."""
-        states: Tensor = self._replay(tokens)  # type: ignore[assignment]
-        if states.requires_grad:
+    def __call__(self, tokens: Int[Tensor, "B L"]) -> States:
+        """What the trunk returns; it is overwritten by the next call."""
+        x, mixed = self._replay(tokens)  # type: ignore[misc]
+        if mixed.requires_grad:
             self._is_awaited = True
-            states.register_hook(self._arrived)  # type: ignore[no-untyped-call]
-        return states
+            mixed.register_hook(self._arrived)
+        return x, mixed
 
     def _arrived(self, gradient: Tensor) -> None:
         self._is_awaited = False
 
 
-class _Trunk(nn.Module):
+class _Recorded(nn.Module):
     """What is recorded: a function of tokens and of these weights."""
 
-    def __init__(self, hidden: Hidden, weights: nn.ModuleList) -> None:
+    def __init__(self, trunk: Trunk, weights: nn.ModuleList) -> None:
         super().__init__()
-        self.hidden, self.weights = hidden, weights
+        self.trunk, self.weights = trunk, weights
 
-    def forward(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
-        return self.hidden(tokens)
+    def forward(self, tokens: Int[Tensor, "B L"]) -> States:
+        return self.trunk(tokens)

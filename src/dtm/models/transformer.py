@@ -8,7 +8,10 @@ Letters: B batch, L length, W positions computed, H heads, K key-value heads, E 
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -127,7 +130,7 @@ class Attention(nn.Module):
         mask: Bool[Tensor, "B 1 1 L"] | None,
         kept: Kept | None = None,
     ) -> Float[Tensor, "B W D"]:
-        """Attend from every position given to every real position, also to those that were kept."""
+        """What every position given takes from every real one, kept ones included; `out` comes later."""
         counts = self.heads, self.kv_heads, self.kv_heads
         q, k, v = (
             projected.view(*x.shape[:2], heads, -1).transpose(1, 2)
@@ -138,7 +141,7 @@ class Attention(nn.Module):
             k, v = replaced(kept, k, v)
         grouped = self.kv_heads != self.heads
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        return mixed.transpose(1, 2).flatten(2)
 
     def _projected(self, x: Float[Tensor, "B W D"]) -> tuple[Tensor, ...]:
         """Queries, keys and values."""
@@ -149,7 +152,11 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + down(silu(gate) · up)."""
+    """x + out(attention(norm(x))), then x + down(silu(gate) · up).
+
+    In two halves: positions meet in the first alone, so of the last block the second is needed only where
+    states are asked for.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -162,21 +169,31 @@ class Block(nn.Module):
         self.up = nn.Linear(config.width, config.ffn, bias=False)
         self.down = nn.Linear(config.ffn, config.width, bias=False)
 
-    def forward(
+    def attend(
         self,
         x: Float[Tensor, "B W D"],
         rotation: Rotation,
         mask: Bool[Tensor, "B 1 1 L"] | None,
         kept: Kept | None = None,
     ) -> Float[Tensor, "B W D"]:
-        """One residual layer."""
-        x = x + self.attention(self.attention_norm(x), rotation, mask, kept)
+        """The first half: what each position takes from the others."""
+        return self.attention(self.attention_norm(x), rotation, mask, kept)
+
+    def feed(self, x: Float[Tensor, "*P D"], mixed: Float[Tensor, "*P D"]) -> Float[Tensor, "*P D"]:
+        """The second half, of any positions."""
+        x = x + self.attention.out(mixed)
         gate, up = self._branches(self.ffn_norm(x))
         return x + self.down(F.silu(gate) * up)
 
-    def _branches(self, x: Float[Tensor, "B W D"]) -> tuple[Tensor, ...]:
+    def _branches(self, x: Float[Tensor, "*P D"]) -> tuple[Tensor, ...]:
         """The two branches of the feed-forward layer."""
         return (self.gate(x), self.up(x)) if self.gate_up is None else self.gate_up(x).chunk(2, -1)
+
+
+@functools.cache
+def compiled(half: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """One half of a block, fused by torch.compile; all blocks, models and batch sizes share it."""
+    return torch.compile(half, dynamic=True)
 
 
 class Transformer(Denoiser):
@@ -206,14 +223,38 @@ class Transformer(Denoiser):
         attention: Bool[Tensor, "B L"] | None = None,
         cache: KeyValues | None = None,
         start: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "B W D"]:
+        at: Int[Tensor, " N"] | None = None,
+    ) -> Float[Tensor, "B W D"] | Float[Tensor, "N D"]:
         """Final hidden states; rotary positions are relative, so left padding shifts nothing.
 
         With a ``cache`` the keys and values are written into it. With ``start`` too, ``tokens`` are windows
         that begin there: their keys and values are replaced, and those of other positions are the cache's.
+        ``at`` asks for the states of some positions alone, as indices into the flattened tokens.
         """
         if self.recording is not None and attention is None and cache is None and self.recording.fits(tokens):
-            return self.recording(tokens)
+            x, mixed = self.recording(tokens)
+        else:
+            x, mixed = self._trunk(tokens, attention, cache, start)
+        if at is not None:
+            x, mixed = (every.flatten(0, 1).index_select(0, at) for every in (x, mixed))
+        last = len(self.blocks) - 1
+        states: Tensor = self.norm(self._run(last, self._half(Block.feed), self.blocks[last], x, mixed))
+        return states
+
+    def hidden_at(
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None, rows: Int[Tensor, " N"]
+    ) -> Float[Tensor, "N D"]:
+        """Final hidden states at flat positions; of other positions the last half block is left out."""
+        return self.hidden(tokens, attention, at=rows)
+
+    def _trunk(
+        self,
+        tokens: Int[Tensor, "B W"],
+        attention: Bool[Tensor, "B L"] | None = None,
+        cache: KeyValues | None = None,
+        start: Int[Tensor, " B"] | None = None,
+    ) -> tuple[Float[Tensor, "B W D"], Float[Tensor, "B W D"]]:
+        """The input of the last block, and what its attention mixes."""
         mask = None if attention is None else attention[:, None, None, :]
         length = tokens.shape[1] if cache is None else cache.length
         head_width = self.config.width // self.config.heads
@@ -222,15 +263,27 @@ class Transformer(Denoiser):
         if start is not None:
             where = start[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
             rotation = (rotation[0][where].unsqueeze(1), rotation[1][where].unsqueeze(1))
-        x = self.embedding(tokens)
-        for number, block in enumerate(self.blocks):
-            if cache is not None:
-                x = block(x, rotation, mask, (*cache.layers[number], cache.rows, where))
-            elif number < self.recompute and torch.is_grad_enabled():
-                x = checkpoint(block, x, rotation, mask, use_reentrant=False)
-            else:
-                x = block(x, rotation, mask)
-        return self.norm(x)
+        attend, feed = self._half(Block.attend), self._half(Block.feed)
+
+        def half(block: Block, x: Tensor, kept: Kept | None) -> Tensor:
+            return attend(block, x, rotation, mask, kept)
+
+        def whole(block: Block, x: Tensor, kept: Kept | None) -> Tensor:
+            return feed(block, x, half(block, x, kept))
+
+        kept: list[Kept | None] = [None] * len(self.blocks)
+        if cache is not None:
+            kept = [(*layer, cache.rows, where) for layer in cache.layers]
+        x, last = self.embedding(tokens), len(self.blocks) - 1
+        for number in range(last):
+            x = self._run(number, whole, self.blocks[number], x, kept[number])
+        return x, self._run(last, half, self.blocks[last], x, kept[last])
+
+    def _run(self, number: int, part: Callable[..., Tensor], *inputs: Any) -> Tensor:
+        """Part of a block, worked out again in the backward pass if the block is one of those that are."""
+        if number < self.recompute and torch.is_grad_enabled():
+            return checkpoint(part, *inputs, use_reentrant=False)
+        return part(*inputs)
 
     def new_cache(self, rows: int, length: int) -> KeyValues:
         """Room for the keys and values of so many rows, in the precision that they will come in."""
@@ -245,15 +298,15 @@ class Transformer(Denoiser):
         return KeyValues(tuple((room(), room()) for _ in self.blocks))
 
     def compile_blocks(self) -> None:
-        """Let torch.compile fuse each block; all blocks and batch sizes share one compilation.
+        """Let torch.compile fuse the halves of the blocks from now on.
 
-        Training, rollouts, passes over windows, with and without adapters and padding: each has its own.
+        Training, rollouts, passes over windows, with and without adapters and padding: each is compiled once.
         """
         torch._dynamo.config.recompile_limit = COMPILATIONS
         self.compiled = True
-        for block in self.blocks:
-            if block._compiled_call_impl is None:
-                block.compile(dynamic=True)
+
+    def _half(self, half: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return compiled(half) if self.compiled else half
 
     def record(self, shape: torch.Size) -> None:
         """Replay passes over batches of this shape from now on, in the present precision; needs CUDA.
@@ -261,8 +314,8 @@ class Transformer(Denoiser):
         Takes the memory of such a pass for good, so it is for small models.
         """
         self.recording = None
-        weights = nn.ModuleList([self.embedding, *self.blocks, self.norm])
-        self.recording = Recording(self.hidden, weights, shape)
+        weights = nn.ModuleList([self.embedding, *self.blocks])
+        self.recording = Recording(self._trunk, weights, shape)
 
     def head(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N W"]:
         """Logits of chosen hidden states."""

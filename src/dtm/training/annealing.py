@@ -18,8 +18,11 @@ from dtm.training.progress import Progress
 
 
 def next_step(tilt: float, final: float, step: float) -> float:
-    """h, cut so that the last phase lands on A exactly; also after a resume."""
-    return min(step, final - tilt)
+    """h, cut so that the last phase lands on A exactly; also after a resume.
+
+    A remainder by rounding is no phase of its own: A = 6.6666667 is two steps of 10/3.
+    """
+    return step if final - tilt > step * (1 + 1e-6) else final - tilt
 
 
 def phase_steps(config: RunConfig) -> int:

@@ -58,7 +58,7 @@ def profile(bench: Rig) -> None:
 
 
 def switches(bench: Rig) -> None:
-    """Milliseconds of both passes of π_a, draws included, and of a micro-batch, switch by switch."""
+    """Milliseconds of both passes of π_a, draws included, switch by switch, and of a micro-batch."""
     policy, rows = make_policy(bench, merge=True), bench.sizes.micro_batches[0]
     found: dict[str, dict[str, float]] = {}
     for name, model, kernel in (
@@ -70,8 +70,10 @@ def switches(bench: Rig) -> None:
         assert isinstance(model, Transformer)
         with attention_by(kernel):
             full, both = (bench.seconds(work, 3, warm=2) for work in block_writers(bench, model))
-            update = bench.seconds(training(bench, policy, rows)[0], 3, warm=2)
-        found[name] = {"full_ms": 1e3 * full, "window_ms": 1e3 * (both - full), "update_ms": 1e3 * update}
+            found[name] = {"full_ms": 1e3 * full, "window_ms": 1e3 * (both - full)}
+            if model is policy.pi_a():  # updates read it merged, whatever rollouts are drawn by
+                update = bench.seconds(training(bench, policy, rows)[0], 3, warm=2)
+                found[name]["update_ms"] = 1e3 * update
         bench.say(", ".join([name, *(f"{part} {took:.1f}" for part, took in found[name].items())]))
     bench.keep(switches=found)
 
@@ -84,9 +86,11 @@ def attention_by(kernel: SDPBackend | None) -> Iterator[None]:
         return
     torch._dynamo.reset()
     others = [one for one in SDPBackend.__members__.values() if one not in (kernel, SDPBackend.ERROR)]
-    with sdpa_kernel([kernel, *others], set_priority=True):
-        yield
-    torch._dynamo.reset()
+    try:
+        with sdpa_kernel([kernel, *others], set_priority=True):
+            yield
+    finally:
+        torch._dynamo.reset()
 
 
 def block_writers(bench: Rig, model: Transformer) -> tuple[Callable[[], object], Callable[[], object]]:

@@ -9,8 +9,9 @@ import torch
 from dtm.models.adapters import LoRA
 from dtm.models.nf4 import with_nf4_layers
 from dtm.models.policy import Policy
+from dtm.models.shape import TransformerConfig
 from dtm.models.storage import without_memory
-from dtm.models.transformer import Transformer, TransformerConfig
+from dtm.models.transformer import Transformer
 from dtm.models.weights import place
 from dtm.random import stream
 from measuring import GIB, Bench

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 import dtm
+from dtm.models.flops import pass_flops
 from dtm.models.transformer import Transformer
 from dtm.random import stream
 from dtm.training import build
@@ -57,18 +58,15 @@ def bandwidth(device: torch.device) -> float:
     return 2 * data.numel() / seconds(lambda: data.clone(), 5)
 
 
-def row_flops(model: Transformer, length: int, scored: float) -> float:
-    """Operations of one row's forward pass: the blocks on every position, the head on the scored ones."""
-    shape = model.config
-    weights = sum(parameter.numel() for parameter in model.blocks.parameters())
-    attention = 2 * shape.layers * length * shape.width
-    return 2 * length * (weights + attention) + 2 * scored * shape.vocab_size * shape.width
+def row_bytes(model: Transformer, length: int, scored: float) -> float:
+    """Bytes that one row's forward pass moves if every block input, projection and output moves once.
 
-
-def row_bytes(model: Transformer, length: int) -> float:
-    """Bytes that one row's forward pass moves if every block input, projection and output moves once."""
+    The last block's output and feed-forward layer are those of the scored positions.
+    """
     shape = model.config
-    return shape.layers * length * (2 * 4 * shape.width + 2 * 2 * (5 * shape.width + 3 * shape.ffn))
+    block = 2 * 4 * shape.width + 2 * 2 * (5 * shape.width + 3 * shape.ffn)
+    second_half = 4 * shape.width + 2 * 2 * (shape.width + 3 * shape.ffn)
+    return shape.layers * length * block - (length - scored) * second_half
 
 
 class Passes:
@@ -124,7 +122,10 @@ def main() -> None:
     replay = trainer.open_phase()
     update = seconds(lambda: trainer.step(replay), 20)
     scored = (config.decoding.block or task.completion_length) / 2
-    forward = row_flops(model, length, scored) / flops, row_bytes(model, length) / speed
+    forward = (
+        pass_flops(model.config, length, length, scored) / flops,
+        row_bytes(model, length, scored) / speed,
+    )
     rows = [
         ("a buffer of rollouts", buffer, counted.rows, forward),
         ("an update", update, options.batch, tuple(4 * floor for floor in forward)),

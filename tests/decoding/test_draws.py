@@ -76,7 +76,7 @@ model = for_decoding(Transformer(shape, torch.Generator().manual_seed(0)).eval()
 tokens = torch.arange(8).repeat(2, 1)
 with torch.no_grad():
     wanted = model.hidden(tokens)
-    transformer.compiled = lambda half: torch.compile(half, backend="aot_eager", fullgraph=True, dynamic=True)
+    transformer.fused = lambda half: torch.compile(half, backend="aot_eager", fullgraph=True, dynamic=True)
     model.compile_blocks()
     torch.testing.assert_close(model.hidden(tokens), wanted)
     model.hidden(tokens[:1, :5])

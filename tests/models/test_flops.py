@@ -9,8 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dtm.decoding import Decoder, MaxProbability, decode_rows
 from dtm.models import LoRA, Transformer, TransformerConfig
-from dtm.models.flops import model_flops, pass_flops, rollout_flops, update_flops
-from dtm.models.memory import adapter_parameters
+from dtm.models.flops import adapter_flops, model_flops, pass_flops, rollout_flops, update_flops
+from dtm.models.policy import Policy
 from dtm.models.tabular import Tabular
 from dtm.random import stream
 from dtm.records import Prompts
@@ -46,13 +46,43 @@ def test_a_rollout_takes_what_torch_counts(refresh):
 
 
 def test_an_update_takes_a_pass_more_where_blocks_are_recomputed_and_weights_are_trained():
-    lora, blocks = LoRA(rank=2), pass_flops(SHAPE, 9, 9, 0)
+    lora, blocks = LoRA(rank=2), pass_flops(SHAPE, 9, 9, 2) - 2 * 2 * SHAPE.rows * SHAPE.width
     frozen, whole = update_flops(SHAPE, 9, 2, lora, 0), update_flops(SHAPE, 9, 2, None, 0)
     assert whole == 4 * pass_flops(SHAPE, 9, 9, 2)
     assert update_flops(SHAPE, 9, 2, None, 0.5) == whole + blocks / 2
     assert 3 * pass_flops(SHAPE, 9, 9, 2) < frozen < whole
-    adapters = 2 * 9 * adapter_parameters(SHAPE, lora)
-    assert update_flops(SHAPE, 9, 2, lora, 0, merged=True) == frozen - adapters
+    assert update_flops(SHAPE, 9, 2, lora, 0, merged=True) == frozen - adapter_flops(SHAPE, lora, 9, 2)
+
+
+def test_adapters_add_what_torch_counts():
+    pytest.importorskip("peft")
+    model, tokens, at = (
+        Transformer(SHAPE, stream(0, "test")),
+        torch.zeros(3, 7, dtype=torch.long),
+        torch.arange(6),
+    )
+    lora = LoRA(rank=2)
+    plain = counted(lambda: model(tokens, None, at))
+    adapted = Policy(model, lora=lora).student
+    assert counted(lambda: adapted(tokens, None, at)) - plain == adapter_flops(SHAPE, lora, 21, 6)
+
+
+def test_rows_at_different_blocks_take_what_torch_counts():
+    """Some rows of a batch are due for a pass over all of them, whose states nobody asks for."""
+    model = Transformer(SHAPE, stream(0, "test")).eval()
+    told = []
+    model.on_pass = lambda _, computed, attended, scored, __: told.append(
+        model_flops(model, computed, attended, scored)
+    )
+    tokens = torch.ones(9, PROMPT, dtype=torch.long)
+    prompts = Prompts(tokens, tokens.bool(), [None] * 9)
+    decoder = Decoder(order=MaxProbability(), block=BLOCK, tokens_per_step=2, cache="block", refresh=2)
+
+    def ended(rows, completions, written):
+        return [count >= BLOCK * (1 + row % 3) for row, count in zip(rows, written, strict=True)]
+
+    found = counted(lambda: decode_rows(model, prompts, COMPLETION, decoder, 0, 4, ended))
+    assert found == sum(told)
 
 
 @pytest.mark.parametrize("fields", [{}, {"kv_heads": 1}, {"layers": 3, "ffn": 40}, {"embedding_size": 16}])

@@ -9,14 +9,17 @@ import torch
 from torch import Tensor
 
 from dtm.models.policy import Policy
-from dtm.models.transformer import Transformer, TransformerConfig
+from dtm.models.shape import TransformerConfig
+from dtm.models.transformer import Transformer
 from dtm.random import stream
 
 SHAPE = torch.Size((6, 10))
 
 
-def model(device: str = "cpu") -> Transformer:
-    config = TransformerConfig(vocab_size=20, mask_id=19, eos_id=18, width=32, layers=2, heads=2, ffn=48)
+def model(device: str = "cpu", tied: bool = False) -> Transformer:
+    config = TransformerConfig(
+        vocab_size=20, mask_id=19, eos_id=18, width=32, layers=2, heads=2, ffn=48, tied=tied
+    )
     return Transformer(config, stream(0, "weights")).to(device)
 
 
@@ -33,7 +36,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """The inputs of every replay. A CPU records no graphs, so here a replay is a pass that is counted."""
     seen: list[Tensor] = []
 
-    def counted(trunk: torch.nn.Module, sample: tuple[Tensor], allow_unused_input: bool) -> object:
+    def counted(trunk: torch.nn.Module, sample: tuple[Tensor]) -> object:
         assert sample[0].shape == SHAPE
 
         def replay(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,6 +52,23 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
 
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", counted)
     return seen
+
+
+def test_the_weights_recorded_are_those_of_which_the_trunk_is_a_function(
+    replays: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A weight too many could not be differentiated, and one too few would never get a gradient."""
+    net, seen = model(), list[set[int]]()
+    counted = torch.cuda.make_graphed_callables
+    monkeypatch.setattr(
+        torch.cuda,
+        "make_graphed_callables",
+        lambda trunk, sample: seen.append({id(p) for p in trunk.parameters()}) or counted(trunk, sample),
+    )
+    net.record(SHAPE)
+    x, mixed = net._trunk(tokens(0))
+    (x.sum() + mixed.sum()).backward()
+    assert seen == [{id(p) for p in net.parameters() if p.grad is not None}]
 
 
 def test_only_the_recorded_shape_is_replayed(replays: list[Tensor]) -> None:
@@ -101,10 +121,12 @@ def test_a_copy_is_not_recorded(replays: list[Tensor]) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("compiled", [False, True])
-def test_replays_give_the_same_states_and_gradients(compiled: bool) -> None:
+@pytest.mark.parametrize(("compiled", "tied"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("at", [None, [3, 17, 40]])
+def test_replays_give_the_same_states_and_gradients(compiled: bool, tied: bool, at: list[int] | None) -> None:
     """Also after the weights have moved, and when gradients of several passes are added up."""
-    plain, recorded = model("cuda"), model("cuda")
+    plain, recorded = model("cuda", tied), model("cuda", tied)
+    where = None if at is None else torch.tensor(at, device="cuda")
     if compiled:
         plain.compile_blocks()
         recorded.compile_blocks()
@@ -114,7 +136,8 @@ def test_replays_give_the_same_states_and_gradients(compiled: bool) -> None:
         for net in (plain, recorded):
             with torch.autocast("cuda", torch.bfloat16):
                 for part in range(step + 1):
-                    net.hidden(tokens(10 * step + part, device="cuda")).square().sum().backward()
+                    states = net.hidden(tokens(10 * step + part, device="cuda"), at=where)
+                    net.head(states).square().sum().backward()
         for a, b in zip(gradients(plain), gradients(recorded), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3 * float(a.abs().max()))
         for net in (plain, recorded):
@@ -124,5 +147,5 @@ def test_replays_give_the_same_states_and_gradients(compiled: bool) -> None:
                         parameter -= 1e-4 * parameter.grad
             net.zero_grad()
         with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-            states = [net.hidden(tokens(99, device="cuda")) for net in (plain, recorded)]
-        torch.testing.assert_close(*states, rtol=1e-3, atol=1e-3)
+            both = [net.hidden(tokens(99, device="cuda"), at=where) for net in (plain, recorded)]
+        torch.testing.assert_close(*both, rtol=1e-3, atol=1e-3)

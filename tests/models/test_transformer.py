@@ -7,7 +7,7 @@ import torch
 
 from dtm.errors import ConfigError
 from dtm.models import Transformer, TransformerConfig
-from dtm.models.transformer import rotary, rotate
+from dtm.models.block import rotary, rotate
 from dtm.random import stream
 
 MASK = 10

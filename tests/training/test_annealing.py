@@ -17,6 +17,7 @@ from dtm.training.annealing import (
     lr_factor,
     next_step,
     phase_is_over,
+    phases,
     reason_to_stop,
 )
 from dtm.training.config import EvaluationConfig, ObjectiveConfig, OptimizerConfig, RunConfig, TiltConfig
@@ -39,6 +40,16 @@ def test_the_last_step_is_cut():
     assert next_step(9.0, 10.0, 2.5) == 1.0
     assert next_step(7.5, 10.0, 2.5) == 2.5
     assert next_step(10 / 3, 6.6666667, 10 / 3) == 6.6666667 - 10 / 3
+
+
+@pytest.mark.parametrize(
+    ("final", "step"), [(6.6666667, 10 / 3), (10.0, 2.5), (10.0, 3.0), (1.0, 2.0), (6.7, 10 / 3)]
+)
+def test_phases_are_counted_as_they_are_taken(final, step):
+    tilt, taken = 0.0, 0
+    while tilt < final - 1e-9:
+        tilt, taken = tilt + next_step(tilt, final, step), taken + 1
+    assert phases(final, step) == taken
 
 
 def test_a_fixed_step_does_not_look_at_rewards():

@@ -11,7 +11,7 @@ import dtm
 from dtm.api import measure
 from dtm.errors import ConfigError
 from dtm.models.memory import fp8_bytes
-from dtm.models.transformer import TransformerConfig
+from dtm.models.shape import TransformerConfig
 from dtm.training import build, preflight
 from dtm.training.config import AuditConfig
 from dtm.training.plan import training_plan

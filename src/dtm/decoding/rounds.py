@@ -169,7 +169,7 @@ class Round:
             if due:
                 rows = torch.tensor(due, device=tokens.device)
                 mask = None if self.mask is None else self.mask[rows]
-                self.denoiser.hidden(tokens[rows], mask, self.cache.of(rows))
+                self.denoiser.fill(tokens[rows], mask, self.cache.of(rows))
             start, reach = self.spans.before, self.spans.far
         where = start[:, None] + torch.arange(reach, device=start.device)
         self.denoiser.tell(where.numel(), length, 0)

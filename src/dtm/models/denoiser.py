@@ -40,10 +40,10 @@ class Denoiser(nn.Module, ABC):
         """Final hidden states. A padded batch gives the same numbers as its unpadded rows."""
 
     def hidden_at(
-        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None, rows: Int[Tensor, " N"]
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None, at: Int[Tensor, " N"]
     ) -> Float[Tensor, "N D"]:
         """Final hidden states at flat positions; a model that can spare itself the others says how."""
-        return self.hidden(tokens, attention).flatten(0, 1).index_select(0, rows)
+        return self.hidden(tokens, attention).flatten(0, 1).index_select(0, at)
 
     @abstractmethod
     def head(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N W"]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dtm.errors import CheckpointError, require
 from dtm.models.family import Family, HubConfig
-from dtm.models.transformer import TransformerConfig
+from dtm.models.shape import TransformerConfig
 
 _SUPPORTED = {
     "hidden_act": ("silu",),

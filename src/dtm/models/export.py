@@ -22,8 +22,9 @@ from dtm.errors import CheckpointError, require
 from dtm.models.adapters import LoRA, adapter_weights, frozen_adapted, import_peft, target_pattern
 from dtm.models.families import FAMILIES, read_shape
 from dtm.models.family import PROJECTIONS
+from dtm.models.shape import TransformerConfig
 from dtm.models.storage import without_memory
-from dtm.models.transformer import Transformer, TransformerConfig
+from dtm.models.transformer import Transformer
 from dtm.models.weights import require_same_names, weight_files
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"

@@ -11,7 +11,7 @@ from dtm.models.dream import DREAM
 from dtm.models.family import Family, HubConfig
 from dtm.models.llada import LLADA
 from dtm.models.native import NATIVE
-from dtm.models.transformer import TransformerConfig
+from dtm.models.shape import TransformerConfig
 
 FAMILIES = {family.name: family for family in (NATIVE, LLADA, DREAM)}
 _BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES.values()}

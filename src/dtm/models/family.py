@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from dtm.errors import CheckpointError, require
-from dtm.models.transformer import TransformerConfig
+from dtm.models.shape import TransformerConfig
 
 BOOKKEEPING = frozenset(
     (

@@ -1,25 +1,37 @@
 """Multiplications and additions of a pass: what no implementation can do without.
 
-Letters: P weights of the projections, D width, L positions attended to, V rows of the head. A multiplication
-and its addition are two. Left out: norms, nonlinearities and softmax, a few percent.
+Letters: P weights of the projections, P₂ those of the last block's second half (its output and feed-forward
+layer), D width, L positions attended to, V rows of the head. A multiplication and its addition are two. Left
+out: norms, nonlinearities and softmax, a few percent.
 """
 
 from __future__ import annotations
 
 from dtm.models.adapters import LoRA
 from dtm.models.denoiser import Denoiser
-from dtm.models.memory import adapter_parameters, projection_parameters
-from dtm.models.transformer import Transformer, TransformerConfig
+from dtm.models.memory import (
+    SECOND_HALF,
+    adapter_parameters,
+    projection_parameters,
+    projection_shapes,
+)
+from dtm.models.shape import TransformerConfig
+from dtm.models.transformer import Transformer
 
 
 def pass_flops(model: TransformerConfig, computed: int, attended: int, scored: int | float) -> float:
-    """A forward pass over ``computed`` positions: 2 P + 4 · layers · L D each, and 2 V D at scored ones.
-
-    These alone need the second half of the last block, its P_2 = D² + 3 D F.
-    """
-    half = model.width**2 + 3 * model.width * model.ffn
+    """A pass over ``computed`` positions: 2 (P − P₂) + 4 · layers · L D each, 2 (P₂ + V D) at scored ones."""
+    shapes = projection_shapes(model)
+    half = sum(inputs * outputs for inputs, outputs in (shapes[name] for name in SECOND_HALF))
     position = 2 * (projection_parameters(model) - half) + 4 * model.layers * attended * model.width
     return float(computed * position + 2 * scored * (half + model.rows * model.width))
+
+
+def adapter_flops(model: TransformerConfig, lora: LoRA, computed: int, scored: int | float) -> float:
+    """What adapters add to a pass: two for each of their weights and positions, split like P and P₂."""
+    shapes, names = projection_shapes(model), set(lora.projections(model.family))
+    half = lora.rank * sum(sum(shapes[name]) for name in names & set(SECOND_HALF))
+    return float(2 * (computed * (adapter_parameters(model, lora) - half) + scored * half))
 
 
 def model_flops(model: Denoiser, computed: int, attended: int, scored: int) -> int:
@@ -67,8 +79,8 @@ def update_flops(
     blocks whose forward pass is made again. With ``merged`` weights π_a has no products of adapters.
     """
     forward = pass_flops(model, length, length, scored)
-    blocks = pass_flops(model, length, length, 0)
+    blocks = forward - 2 * scored * model.rows * model.width
     if lora is None:
         return 4 * forward + recompute * blocks
-    adapters = 2 * length * adapter_parameters(model, lora)
+    adapters = adapter_flops(model, lora, length, scored)
     return 3 * forward + recompute * blocks + (3 + (not merged) + recompute) * adapters

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from dtm.models.adapters import LoRA
 from dtm.models.family import PROJECTIONS
 from dtm.models.merging import GROUPS
-from dtm.models.transformer import TransformerConfig
+from dtm.models.shape import TransformerConfig
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """A weight's four bits, its share of a block's one-byte scale, and of the float32 scale of 256 scales."""
@@ -122,6 +122,11 @@ def estimate(model: TransformerConfig, run: TrainingShape) -> Memory:
     )
 
 
+FIRST_HALF = ("q", "k", "v")
+SECOND_HALF = ("out", "gate", "up", "down")
+"""Projections of a block's halves; of the last block the second runs at scored positions alone."""
+
+
 def projection_shapes(model: TransformerConfig) -> dict[str, tuple[int, int]]:
     """Inputs and outputs of each projection of a block, by its native name."""
     width, narrow = model.width, model.width // model.heads * (model.kv_heads or model.heads)
@@ -190,12 +195,18 @@ def activations(model: TransformerConfig, run: TrainingShape) -> int:
     Of a block autograd keeps: the inputs of both norms and what they return, q, k, v and the attention's
     result (6 D and 2 D K/H), the gate before and after its nonlinearity, the other branch and their
     product (4 F; compiled, the two branches alone: 2 F), and A x of every adapter (r each). Norms that are
-    themselves trained keep 2 D more.
+    themselves trained keep 2 D more. The second half of the last block keeps nothing but scored positions.
     """
     token = run.rows * run.length * run.compute_bytes
     narrow = model.width // model.heads * (model.kv_heads or model.heads)
-    own = 2 * model.width if run.lora is None else run.lora.rank * len(run.lora.projections(model.family))
+    own = [model.width, model.width]  # the two norms
+    if run.lora is not None:
+        adapted = set(run.lora.projections(model.family))
+        own = [run.lora.rank * len(adapted & set(half)) for half in (FIRST_HALF, SECOND_HALF)]
     branches = 2 if run.compiled and not run.nf4 else 4  # layers in four bits are not compiled
-    block = token * (6 * model.width + 2 * narrow + branches * model.ffn + own)
+    first = 4 * model.width + 2 * narrow + own[0]
+    second = 2 * model.width + branches * model.ffn + own[1]
     again = min(run.recompute, model.layers)
-    return (model.layers - again + (again > 0)) * block + again * token * model.width
+    blocks = (model.layers - again + (again > 0)) * token * (first + second) + again * token * model.width
+    unscored = run.rows * max(run.length - run.scored, 0) * run.compute_bytes
+    return blocks - unscored * second * (again < model.layers)

@@ -7,7 +7,7 @@ from dataclasses import fields
 from dtm.errors import CheckpointError, nearest, require
 from dtm.models.family import Family, HubConfig
 from dtm.models.llada import LLADA
-from dtm.models.transformer import TransformerConfig
+from dtm.models.shape import TransformerConfig
 
 
 def read_config(config: HubConfig) -> TransformerConfig:

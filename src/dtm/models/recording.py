@@ -30,11 +30,7 @@ class Recording:
         enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
         # The weights change between replays, so their copies in lower precision must be made in each.
         with torch.autocast("cuda", dtype, enabled=enabled, cache_enabled=False):
-            self._replay = torch.cuda.make_graphed_callables(
-                _Recorded(trunk, weights),
-                (tokens,),
-                allow_unused_input=True,  # the weights of the last half block
-            )
+            self._replay = torch.cuda.make_graphed_callables(_Recorded(trunk, weights), (tokens,))
         # Recording happens on a stream of its own, so gradients come from another one than autograd expects.
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
 

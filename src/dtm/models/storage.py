@@ -14,7 +14,8 @@ from dtm.models.families import read_shape
 from dtm.models.hub import find_folder
 from dtm.models.native import NATIVE
 from dtm.models.nf4 import with_nf4_layers
-from dtm.models.transformer import Transformer, TransformerConfig
+from dtm.models.shape import TransformerConfig
+from dtm.models.transformer import Transformer
 from dtm.models.weights import check, fill
 
 

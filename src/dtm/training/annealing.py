@@ -16,13 +16,21 @@ from dtm.training.budget import MEASURED
 from dtm.training.config import RunConfig, TiltConfig
 from dtm.training.progress import Progress
 
+ROUNDING = 1e-6
+"""What is no phase of its own, as a share of h."""
+
 
 def next_step(tilt: float, final: float, step: float) -> float:
     """h, cut so that the last phase lands on A exactly; also after a resume.
 
     A remainder by rounding is no phase of its own: A = 6.6666667 is two steps of 10/3.
     """
-    return step if final - tilt > step * (1 + 1e-6) else final - tilt
+    return step if final - tilt > step * (1 + ROUNDING) else final - tilt
+
+
+def phases(final: float, step: float) -> int:
+    """How many steps of h it takes from 0 to A by `next_step`."""
+    return max(1, math.ceil(final / step - ROUNDING))
 
 
 def phase_steps(config: RunConfig) -> int:

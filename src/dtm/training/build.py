@@ -16,8 +16,9 @@ from dtm.errors import ConfigError, nearest, require
 from dtm.interpolants import Interpolant, MaskCount
 from dtm.models.adapters import LoRA
 from dtm.models.hub import find_folder
+from dtm.models.shape import TransformerConfig
 from dtm.models.storage import load_model
-from dtm.models.transformer import Transformer, TransformerConfig
+from dtm.models.transformer import Transformer
 from dtm.objectives import CDTM, CONTROL_VARIATES, Objective
 from dtm.random import stream
 from dtm.tasks.base import Reward, Task

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from dtm.decoding.rounds import HEAD_ROWS
 from dtm.errors import ConfigError
 from dtm.models.memory import Memory, TrainingShape, estimate
-from dtm.models.transformer import TransformerConfig
+from dtm.models.shape import TransformerConfig
 
 CONTEXT = 2**30
 """What a GPU's driver and the workspaces of its kernels take beside all that is estimated."""

@@ -19,12 +19,13 @@ from dtm.interpolants import MaskCount
 from dtm.models.denoiser import Denoiser
 from dtm.models.flops import rollout_flops, update_flops
 from dtm.models.merging import for_decoding
-from dtm.models.transformer import TransformerConfig
+from dtm.models.shape import TransformerConfig
 from dtm.objectives import mdm_loss
 from dtm.random import stream
 from dtm.records import MaskedStates
 from dtm.tasks.base import Task
 from dtm.training import build, preflight
+from dtm.training.annealing import phases
 from dtm.training.config import RunConfig
 
 ROWS = 16
@@ -55,12 +56,12 @@ def work(config: RunConfig) -> Work:
         step, drawn = 1.0, replay.prompts
         batch = min(config.optimizer.batch, replay.prompts * replay.completions)
         rows = baseline.updates * batch * rows_per_rollout(config)
-    phases = math.ceil(tilt.final / step - 1e-9)
-    rollouts = phases * replay.completions * drawn
-    evaluations = math.ceil(phases / evaluation.every) + 1
+    count = phases(tilt.final, step)
+    rollouts = count * replay.completions * drawn
+    evaluations = math.ceil(count / evaluation.every) + 1
     return Work(
         rollouts + evaluations * evaluation.prompts * evaluation.completions,
-        phases * rows,
+        count * rows,
     )
 
 

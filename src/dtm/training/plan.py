@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import Literal
 
@@ -12,8 +11,7 @@ from dtm.models.memory import parameters
 from dtm.models.transformer import Transformer
 from dtm.tasks.base import Task
 from dtm.tasks.language import LanguageTask
-from dtm.training import build, preflight
-from dtm.training.annealing import final_tilt
+from dtm.training import annealing, build, preflight
 from dtm.training.config import LanguageConfig, RunConfig
 from dtm.training.forecast import counted_seconds, pretraining_seconds, spoken, training_seconds
 
@@ -65,15 +63,15 @@ def _audited(config: RunConfig, decoder: Decoder) -> dict[str, str]:
 def _loop(config: RunConfig) -> dict[str, str]:
     """Phases or iterations, and the rollouts of each."""
     tilt, replay, baseline = config.tilt, config.replay, config.objective.baseline
-    last = final_tilt(config)
+    last = annealing.final_tilt(config)
     drawn = f"{replay.prompts} prompts × {replay.completions} completions"
     if baseline is not None:
         return {
             "objective": config.objective.name,
-            "iterations": f"{_count(config, last)}, each of {baseline.updates} updates",
+            "iterations": f"{_count(config, last, 1.0)}, each of {baseline.updates} updates",
             "rollouts per iteration": f"{drawn}, {config.optimizer.batch} of them in an update",
         }
-    phases = "as ESS decides" if tilt.step == "auto" else _count(config, last / tilt.step)
+    phases = "as ESS decides" if tilt.step == "auto" else _count(config, last, tilt.step)
     reach = "" if config.budget else f", from a = 0 to A = {tilt.final:g}"
     return {
         "phases": f"{phases}{reach}, at most {tilt.max_steps} steps each",
@@ -82,11 +80,11 @@ def _loop(config: RunConfig) -> dict[str, str]:
     }
 
 
-def _count(config: RunConfig, phases: float) -> str:
+def _count(config: RunConfig, final: float, step: float) -> str:
     """How many, or what decides it."""
     if config.budget is not None:
         return f"as many as a budget of {config.budget} allows"
-    return str(math.ceil(phases - 1e-9))
+    return str(annealing.phases(final, step))
 
 
 def pretraining_plan(config: RunConfig) -> dict[str, str]:

@@ -13,8 +13,8 @@ from dtm.errors import ConfigError
 from dtm.models.families import read_shape
 from dtm.models.fp8 import require_multiples, require_products
 from dtm.models.memory import Memory, TrainingShape, estimate, parameters, projection_shapes
+from dtm.models.shape import TransformerConfig
 from dtm.models.storage import check_weights
-from dtm.models.transformer import TransformerConfig
 from dtm.objectives.c_dtm import HELD
 from dtm.random import stream
 from dtm.tasks.base import Task

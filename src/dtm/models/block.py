@@ -1,0 +1,116 @@
+"""One residual layer in two halves: positions meet in the first, and each is on its own in the second.
+
+    mixed = attention(norm(x))                      attend, over whole rows
+    x ← x + out(mixed),  x + down(silu(gate) · up)  feed, of any positions
+
+So of a model's last block the second half is needed only where states are asked for.
+
+Letters: B batch, L length, W positions computed, H heads, K key-value heads, E head width, D model width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from dtm.models.cache import Kept, replaced
+from dtm.models.shape import TransformerConfig
+
+Rotation = tuple[Float[Tensor, "*rows W E"], Float[Tensor, "*rows W E"]]
+"""Cosine and sine of the rotary angles: worked out once, shared by all blocks. Rows that look at different
+positions have their own, with a dimension for the heads."""
+
+
+def rotary(length: int, width: int, base: float, device: torch.device) -> Rotation:
+    """The half-split rotary embedding, in float32; each frequency serves two channels."""
+    frequency = base ** -(torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
+    angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequency).repeat(1, 2)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Float[Tensor, "B H W E"], rotation: Rotation) -> Float[Tensor, "B H W E"]:
+    """Rotate each pair of channels (e, e + E/2) by its angle, in float32."""
+    cosine, sine = rotation
+    first, second = x.float().chunk(2, dim=-1)
+    turned = torch.cat([-second, first], dim=-1)
+    return (x * cosine + turned * sine).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Full (not causal) attention; padded keys are never attended to."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.kv_heads = config.kv_heads or config.heads
+        head_width = config.width // config.heads
+        self.qkv: nn.Module | None = None
+        """All three as one product, in the models that `merging` makes; they have no q, k and v."""
+        self.q = nn.Linear(config.width, config.width, bias=config.qkv_bias)
+        self.k = nn.Linear(config.width, self.kv_heads * head_width, bias=config.qkv_bias)
+        self.v = nn.Linear(config.width, self.kv_heads * head_width, bias=config.qkv_bias)
+        self.out = nn.Linear(config.width, config.width, bias=False)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B W D"],
+        rotation: Rotation,
+        mask: Bool[Tensor, "B 1 1 L"] | None,
+        kept: Kept | None = None,
+    ) -> Float[Tensor, "B W D"]:
+        """What every position given takes from every real one, kept ones included; `out` comes later."""
+        counts = self.heads, self.kv_heads, self.kv_heads
+        q, k, v = (
+            projected.view(*x.shape[:2], heads, -1).transpose(1, 2)
+            for projected, heads in zip(self._projected(x), counts, strict=True)
+        )
+        q, k = rotate(q, rotation), rotate(k, rotation)
+        if kept is not None:
+            k, v = replaced(kept, k, v)
+        grouped = self.kv_heads != self.heads
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
+        return mixed.transpose(1, 2).flatten(2)
+
+    def _projected(self, x: Float[Tensor, "B W D"]) -> tuple[Tensor, ...]:
+        """Queries, keys and values."""
+        if self.qkv is None:
+            return self.q(x), self.k(x), self.v(x)
+        narrow = x.shape[-1] // self.heads * self.kv_heads
+        return self.qkv(x).split((x.shape[-1], narrow, narrow), -1)
+
+
+class Block(nn.Module):
+    """Attention and a gated feed-forward layer, each behind a norm."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.attention = Attention(config)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.gate_up: nn.Module | None = None
+        """Both as one product, in the models that `merging` makes."""
+        self.gate = nn.Linear(config.width, config.ffn, bias=False)
+        self.up = nn.Linear(config.width, config.ffn, bias=False)
+        self.down = nn.Linear(config.ffn, config.width, bias=False)
+
+    def attend(
+        self,
+        x: Float[Tensor, "B W D"],
+        rotation: Rotation,
+        mask: Bool[Tensor, "B 1 1 L"] | None,
+        kept: Kept | None = None,
+    ) -> Float[Tensor, "B W D"]:
+        """The first half: what each position takes from the others."""
+        return self.attention(self.attention_norm(x), rotation, mask, kept)
+
+    def feed(self, x: Float[Tensor, "*P D"], mixed: Float[Tensor, "*P D"]) -> Float[Tensor, "*P D"]:
+        """The second half, of any positions."""
+        x = x + self.attention.out(mixed)
+        gate, up = self._branches(self.ffn_norm(x))
+        return x + self.down(F.silu(gate) * up)
+
+    def _branches(self, x: Float[Tensor, "*P D"]) -> tuple[Tensor, ...]:
+        """The two branches of the feed-forward layer."""
+        return (self.gate(x), self.up(x)) if self.gate_up is None else self.gate_up(x).chunk(2, -1)

@@ -155,16 +155,16 @@ class Round:
         """Hidden states at the positions wanted, from a pass over whole rows or over windows of them."""
         length = tokens.shape[1]
         row = torch.arange(len(tokens), device=tokens.device)[:, None]
+        at = (row * length + wanted).flatten()
         if self.cache is None:
             self.denoiser.tell(tokens.numel(), length, 0)
-            return self.denoiser.hidden_at(tokens, self.mask, (row * length + wanted).flatten())
+            return self.denoiser.hidden_at(tokens, self.mask, at)
         assert isinstance(self.denoiser, Transformer)
         start, reach = self.spans.window, self.spans.reach
         if begins:
             due = [i for i, (_, block) in enumerate(self.places) if block % self.decoder.refresh == 0]
             self.denoiser.tell(len(due) * length, length, 0)
             if len(due) == len(self.places):
-                at = (row * length + wanted).flatten()
                 return self.denoiser.hidden(tokens, self.mask, self.cache, at=at)
             if due:
                 rows = torch.tensor(due, device=tokens.device)

@@ -41,6 +41,7 @@ def iterating(tiny):
             seed=1,  # rewards differ in both iterations
             objective=objective,
             decoding=replace(tiny.decoding, block=2, certainty=None),
+            optimizer=replace(tiny.optimizer, batch=32),
             checkpoint=replace(tiny.checkpoint, every=1),
         )
 
@@ -87,6 +88,23 @@ def test_a_run_stopped_and_resumed_is_the_run_that_was_not(name, iterating, make
         assert rows[:2] == rows[2:]
         saved = [load_latest(f / "checkpoints").tensors["optimizer"] for f in (tmp_path / "whole", folder)]
         assert all(torch.equal(saved[0][key], saved[1][key]) for key in saved[0])
+
+
+@each
+def test_every_update_sees_every_rollout_of_its_iteration(name, iterating, make_trainer):
+    """VRPO sees the best and the worst of each prompt; a prompt with equal rewards has none."""
+    trainer = make_trainer(iterating(name), reward=upwards)
+    replay = trainer.open_phase()
+    states, chosen = trainer.learner.batch(replay, trainer.progress)
+    sizes = torch.unique(chosen.group, return_counts=True)[1].tolist()
+    if name == "vrpo":
+        differ = [len(torch.unique(part)) > 1 for part in replay.rollouts.reward.view(-1, 4)]
+        assert len(differ) == 16
+        assert sizes == [2] * sum(differ) != []
+        assert (chosen.credit.view(-1, 2).sum(1) == 0).all()
+    else:
+        assert sizes == [4] * 8
+    assert states.sequences == len(chosen.credit)
 
 
 @each
@@ -141,22 +159,6 @@ def test_an_iteration_without_differences_changes_nothing(name, iterating, make_
     assert torch.equal(weights(trainer.policy.student), before)
 
 
-@pytest.mark.parametrize("name", ["spg", "vrpo"])
-def test_a_batch_holds_whole_groups(name, iterating, make_trainer):
-    """Sixteen of thirty-two rollouts: four groups of four, or eight pairs."""
-    trainer = make_trainer(iterating(name), reward=upwards)
-    replay = trainer.open_phase()
-    states, chosen = trainer.learner.batch(replay, trainer.progress)
-    sizes = torch.unique(chosen.group, return_counts=True)[1]
-    if name == "spg":
-        assert sizes.tolist() == [4] * 4
-        assert states.draws == 2
-    else:
-        assert set(sizes.tolist()) == {2}
-        assert (chosen.credit.view(-1, 2).sum(1) == 0).all()
-    assert states.sequences == len(chosen.credit)
-
-
 def test_evaluations_can_be_far_between_and_the_last_is_always_made(iterating, make_trainer):
     config = iterating("wd1")
     config = replace(
@@ -187,7 +189,6 @@ def test_a_baseline_learns(iterating, make_trainer):
     config = replace(
         config,
         tilt=replace(config.tilt, final=30.0),
-        replay=replace(config.replay, prompts=16),
         optimizer=replace(config.optimizer, batch=64, lr=3e-3),
         evaluation=replace(config.evaluation, prompts=1, completions=128, every=30),
     )

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dtm import tilting
+from dtm.baselines import VRPOConfig
 from dtm.training.budget import MEASURED
 from dtm.training.config import RunConfig, TiltConfig
 from dtm.training.progress import Progress
@@ -37,6 +38,19 @@ def phase_steps(config: RunConfig) -> int:
     """Steps after which a phase ends in any case: the limit, or μ, the updates of a baseline's iteration."""
     baseline = config.objective.baseline
     return config.tilt.max_steps if baseline is None else baseline.updates
+
+
+def phase_prompts(config: RunConfig) -> int:
+    """Prompts of a phase's buffer; for a baseline's iteration those that fill a batch.
+
+    So every update of an iteration sees all of its rollouts, as published. VRPO sees the best and the worst
+    of each prompt.
+    """
+    baseline = config.objective.baseline
+    if baseline is None:
+        return config.replay.prompts
+    seen = 2 if isinstance(baseline, VRPOConfig) else config.replay.completions
+    return max(1, config.optimizer.batch // seen)
 
 
 def final_tilt(config: RunConfig) -> float:

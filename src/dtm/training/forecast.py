@@ -25,7 +25,7 @@ from dtm.random import stream
 from dtm.records import MaskedStates
 from dtm.tasks.base import Task
 from dtm.training import build, preflight
-from dtm.training.annealing import phases
+from dtm.training.annealing import phase_prompts, phases
 from dtm.training.config import RunConfig
 
 ROWS = 16
@@ -53,9 +53,8 @@ def work(config: RunConfig) -> Work:
         drawn = replay.prompts + refreshes * replay.refresh_prompts + replay.closing_prompts
         rows = tilt.max_steps * config.optimizer.batch
     else:
-        step, drawn = 1.0, replay.prompts
-        batch = min(config.optimizer.batch, replay.prompts * replay.completions)
-        rows = baseline.updates * batch * rows_per_rollout(config)
+        step, drawn = 1.0, phase_prompts(config)
+        rows = baseline.updates * config.optimizer.batch * rows_per_rollout(config)
     count = phases(tilt.final, step)
     rollouts = count * replay.completions * drawn
     evaluations = math.ceil(count / evaluation.every) + 1

@@ -64,12 +64,12 @@ def _loop(config: RunConfig) -> dict[str, str]:
     """Phases or iterations, and the rollouts of each."""
     tilt, replay, baseline = config.tilt, config.replay, config.objective.baseline
     last = annealing.final_tilt(config)
-    drawn = f"{replay.prompts} prompts × {replay.completions} completions"
+    drawn = f"{annealing.phase_prompts(config)} prompts × {replay.completions} completions"
     if baseline is not None:
         return {
             "objective": config.objective.name,
             "iterations": f"{_count(config, last, 1.0)}, each of {baseline.updates} updates",
-            "rollouts per iteration": f"{drawn}, {config.optimizer.batch} of them in an update",
+            "rollouts per iteration": drawn,
         }
     phases = "as ESS decides" if tilt.step == "auto" else _count(config, last, tilt.step)
     reach = "" if config.budget else f", from a = 0 to A = {tilt.final:g}"

@@ -19,6 +19,7 @@ from dtm.objectives.c_dtm import HELD
 from dtm.random import stream
 from dtm.tasks.base import Task
 from dtm.training import build
+from dtm.training.annealing import phase_prompts
 from dtm.training.config import RunConfig
 from dtm.training.fit import fewest_recomputed
 from dtm.training.folder import RunFolder
@@ -94,7 +95,7 @@ def recomputed_blocks(config: RunConfig, task: Task, shape: TransformerConfig, l
 
 def _shape_of_run(config: RunConfig, task: Task, shape: TransformerConfig) -> TrainingShape:
     half = build.precision(config, build.build_device(config)) == "bfloat16"
-    lora, optimizer, replay = build.build_lora(config), config.optimizer, config.replay
+    lora, optimizer = build.build_lora(config), config.optimizer
     decoder, together = build.build_decoder(config.decoding), config.decoding.batch
     width = task.prompts("train", 16, stream(0, "forecast")).tokens.shape[1]
     block, written = task.completion_length, config.decoding.block or task.completion_length
@@ -104,7 +105,7 @@ def _shape_of_run(config: RunConfig, task: Task, shape: TransformerConfig) -> Tr
         rows=optimizer.rows,
         length=width + task.completion_length,
         scored=(block + 1) // 2 if config.objective.baseline is None else block,
-        rollouts=replay.prompts * replay.completions,
+        rollouts=phase_prompts(config) * config.replay.completions,
         lora=lora,
         # A reference π_0 takes as much as an average, which baselines do not keep.
         ema=optimizer.ema is not None or config.objective.baseline is not None,

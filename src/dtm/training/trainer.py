@@ -34,6 +34,7 @@ from dtm.training.annealing import (
     lr_factor,
     next_step,
     phase_is_over,
+    phase_prompts,
     phase_steps,
     reason_to_stop,
 )
@@ -198,7 +199,7 @@ class Trainer:
         A baseline begins an iteration, with the optimiser it has.
         """
         progress, config = self.progress, self.config
-        rollouts = self.sampling.collect("rebuild", config.replay.prompts, 0, progress, self._emit)
+        rollouts = self.sampling.collect("rebuild", phase_prompts(config), 0, progress, self._emit)
         wanted = 1.0
         if self.baseline is None:
             offset = prompt_offset(rollouts, config.objective.prompt_baseline)

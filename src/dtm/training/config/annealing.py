@@ -54,7 +54,8 @@ class ReplayConfig:
     """The buffer of rollouts that batches are drawn from; a baseline rebuilds it in every iteration."""
 
     prompts: int = 64
-    """Prompts in the buffer."""
+    """Prompts in the buffer. Not read by a baseline: in each iteration it asks as many as fill one
+    optimizer.batch, so that every update sees every rollout."""
     completions: int = 8
     """K, completions of each prompt; with one alone the progress meter has nothing to compare."""
     refresh_every: int = 25

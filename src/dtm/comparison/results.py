@@ -18,7 +18,7 @@ from dtm.api import Run
 from dtm.comparison.audit import audited, read_fingerprint
 from dtm.comparison.settings import own_settings
 from dtm.comparison.tuning import Trial, on_the_edge
-from dtm.report.figures import comparison_figure
+from dtm.report.figures import PLAIN, comparison_figure
 from dtm.training import build
 from dtm.training.budget import SPENT, Budget
 from dtm.training.folder import environment, kept_json
@@ -104,7 +104,7 @@ class Comparison:
             name: [[{**point, "tilt": point[spent]} for point in row.curve] for row in self.of(name)]
             for name in self.objectives
         }
-        return comparison_figure(curves, self.best, AXES[self.budget.unit])
+        return comparison_figure(curves, self.best, AXES[self.budget.unit], styles=PLAIN)
 
     def to_json(self, command: str) -> dict[str, Any]:
         """Everything, with where and how it was made."""

@@ -58,9 +58,14 @@ def trials(config: RunConfig, count: int) -> list[RunConfig]:
     )
     knobs: tuple[Changes, ...] = ({}, *_knobs(config))
     return [
-        changed(changed(config, knobs[knob]), {"optimizer": {"lr": config.optimizer.lr * RATES[rate]}})
+        changed(changed(config, knobs[knob]), {"optimizer": {"lr": _rate(config, rate)}})
         for rate, knob in places[:count]
     ]
+
+
+def _rate(config: RunConfig, number: int) -> float:
+    """A learning rate of the grid, in as many digits as one would write."""
+    return float(f"{config.optimizer.lr * RATES[number]:.3g}")
 
 
 def _knobs(config: RunConfig) -> tuple[Changes, Changes]:

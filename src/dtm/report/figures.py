@@ -27,7 +27,9 @@ STYLES = [
     for style in ("-", "--")
     for colour in colours
 ]
-"""How the settings of a comparison are drawn: three colours, first solid and then dashed, then three more."""
+"""How the settings of a grid are drawn: three colours, first solid and then dashed, then three more."""
+PLAIN = [(colour, "-") for colour in (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY, "black")]
+"""How settings are drawn that have nothing to do with each other: a colour for each."""
 
 PANELS = {
     "accuracy": "Accuracy",
@@ -53,6 +55,7 @@ def comparison_figure(
     best: float | None = None,
     axis: str = "tilt $a$",
     panels: Mapping[str, str] = PANELS,
+    styles: Sequence[tuple[str, str]] = STYLES,
 ) -> Figure:
     """Measures against the tilt a, a panel for each of ``panels`` that the rows have.
 
@@ -71,7 +74,7 @@ def comparison_figure(
     size = 3.1 * len(keys) + 0.3, 3.3 if legend else 2.9
     figure = Figure(figsize=size, dpi=150, layout="constrained")
     for axes, key in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, strict=True):
-        for (name, runs), (colour, style) in zip(settings.items(), itertools.cycle(STYLES), strict=False):
+        for (name, runs), (colour, style) in zip(settings.items(), itertools.cycle(styles), strict=False):
             _curve(axes, runs, key, colour, style, name)
         axes.margins(y=0.12)
         _tidy(axes)

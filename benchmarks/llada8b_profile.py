@@ -106,7 +106,7 @@ def block_writers(bench: Rig, model: Transformer) -> tuple[Callable[[], object],
         decoder = replace(decoder_of(bench, 1, model.fp8), tokens_per_step=sizes.block // steps)
         places = [(row, 0) for row in range(rows)]
         with bench.autocast(), torch.no_grad():
-            return Round(model, decoder, spans, places, noise, cache, None).write(tokens)
+            return Round(model, decoder, spans, places, range(rows), noise, cache, None).write(tokens)
 
     return lambda: write(1), lambda: write(2)
 

@@ -275,6 +275,39 @@ def test_fewer_refreshes_are_fewer_whole_passes():
     assert [tuple(shape) for shape in passes] == expected
 
 
+def test_completions_of_a_prompt_share_the_first_pass_wherever_they_join():
+    """Six rows of two prompts through four places; rows 0 and 3 leave after one block, others after two."""
+    model, prompts = network("llada"), asked(4, 4).repeat(3)
+    passes: list[tuple[int, int]] = []
+    hook = model.blocks[0].attention_norm.register_forward_pre_hook(
+        lambda _, inputs: passes.append(tuple(inputs[0].shape[:2]))
+    )
+    decoder = Decoder(order=ORDERS["max-probability"](), block=4, tokens_per_step=4, cache="block")
+
+    def ended(rows, completions, written):
+        return [count >= (4 if row in (0, 3) else 8) for row, count in zip(rows, written, strict=True)]
+
+    together = decode_rows(model, prompts, LENGTH, decoder, seed=0, batch=4, ended=ended)
+    # Three rows of the first prompt and one of the second; then two of the second join two that go on.
+    assert passes == [(2, 14), (3, 14), (2, 14)]
+    hook.remove()
+    alone = decode_rows(model, prompts, LENGTH, decoder, seed=0, batch=1, ended=ended)
+    assert torch.equal(together.tokens, alone.tokens)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("settings", DECODERS)
+@pytest.mark.parametrize("refresh", [1, 2])
+def test_completions_of_a_prompt_are_what_they_are_alone(family, settings, refresh):
+    model, prompts = network(family), asked(*LENGTHS[:2]).repeat(4)
+    decoder = Decoder(**settings, cache="block", refresh=refresh)
+    together, alone = (
+        decode_rows(model, prompts, LENGTH, decoder, seed=3, batch=batch) for batch in (len(prompts), 1)
+    )
+    assert torch.equal(together.tokens, alone.tokens)
+    assert torch.equal(together.revealed_at, alone.revealed_at)
+
+
 def test_batches_of_the_plain_loop_are_the_plain_loop():
     model, prompts, decoder = network("llada"), asked(4, 4, 4), Decoder(block=4)
     whole = decode_all(model, prompts, LENGTH, decoder, stream(0, "test"), 3)

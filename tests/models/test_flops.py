@@ -33,16 +33,18 @@ def test_a_pass_takes_what_torch_counts():
 
 
 @pytest.mark.parametrize("refresh", [None, 1, 2, 9])
-def test_a_rollout_takes_what_torch_counts(refresh):
+@pytest.mark.parametrize("together", [1, 2])
+def test_a_rollout_takes_what_torch_counts(refresh, together):
     model = Transformer(SHAPE, stream(0, "test")).eval()
     tokens = torch.ones(2, PROMPT, dtype=torch.long)
+    tokens[1, 0] += 2 - together
     prompts = Prompts(tokens, tokens.bool(), [None] * 2)
     cache = "none" if refresh is None else "block"
     decoder = Decoder(
         order=MaxProbability(), block=BLOCK, tokens_per_step=2, cache=cache, refresh=refresh or 1
     )
     found = counted(lambda: decode_rows(model, prompts, COMPLETION, decoder, 0, 2))
-    assert found == 2 * rollout_flops(SHAPE, PROMPT, COMPLETION, BLOCK, 2, refresh)
+    assert found == 2 * rollout_flops(SHAPE, PROMPT, COMPLETION, BLOCK, 2, refresh, together)
 
 
 def test_an_update_takes_a_pass_more_where_blocks_are_recomputed_and_weights_are_trained():

@@ -98,7 +98,8 @@ def test_operations_are_those_of_every_pass(plain, make_trainer):
 
 @pytest.mark.parametrize("merge", [True, False])
 def test_rollouts_with_a_cache_cost_what_they_compute_whichever_copy_decodes(plain, make_trainer, merge):
-    """A pass over 8 positions and four over the block of 5, by π_a or by its copy with merged weights."""
+    """A pass over 8 positions for each prompt and four over the block of 5 for each of its four completions,
+    by π_a or by its copy with merged weights."""
     config = replace(
         plain,
         decoding=replace(plain.decoding, order="max-probability", block=5, cache="block"),
@@ -109,8 +110,8 @@ def test_rollouts_with_a_cache_cost_what_they_compute_whichever_copy_decodes(pla
     with run.ledger:
         run.open_phase()
     cost = run.ledger.take()
-    assert cost.tokens == 32 * (8 + 4 * 5)
-    assert cost.flops == 32 * rollout_flops(run.policy.student.config, 3, 5, 5, 1, 1)
+    assert cost.tokens == 8 * (8 + 4 * 4 * 5)
+    assert cost.flops == 32 * rollout_flops(run.policy.student.config, 3, 5, 5, 1, 1, together=4)
 
 
 def test_evaluations_cost_nothing_and_all_else_does(plain, make_trainer, tmp_path):

@@ -66,6 +66,7 @@ def decode_rows(
     is_completion[:, width:] = True
     revealed_at = torch.full_like(tokens, -1)
     mask, noise = where_padded(attention), RowNoise(seed, device)
+    prompt = _numbers(torch.cat([tokens, attention], dim=1))
     working, waiting = list(range(len(prompts)))[:batch], list(range(len(prompts)))[batch:]
     written, taken = [0] * len(prompts), [0] * len(prompts)  # tokens and steps of each row so far
     cache = _room(denoiser, decoder, len(working), width + length)
@@ -74,8 +75,9 @@ def decode_rows(
         rows, starts = torch.tensor(working, device=device), [width + written[row] for row in working]
         spans = Spans.of(starts, size, width + length, denoiser.shift, device)
         places = [(row, written[row] // size) for row in working]
-        looked = None if mask is None else mask[rows]
-        new, step, steps = Round(denoiser, decoder, spans, places, noise, cache, looked).write(tokens[rows])
+        asked, looked = [prompt[row] for row in working], None if mask is None else mask[rows]
+        block = Round(denoiser, decoder, spans, places, asked, noise, cache, looked)
+        new, step, steps = block.write(tokens[rows])
         tokens[rows] = new
         begun = torch.tensor([taken[row] for row in working], device=device)[:, None]
         revealed_at[rows] = torch.where(step >= 0, begun + step, revealed_at[rows])
@@ -92,6 +94,12 @@ def decode_rows(
         if cache is not None and 0 < len(stay) < len(rows):
             cache = cache.keep(stay)
     return Completions(tokens, attention, is_completion, revealed_at)
+
+
+def _numbers(rows: Int[Tensor, "B L"]) -> list[int]:
+    """A number for each row, the same for equal ones."""
+    numbers: list[int] = torch.unique(rows, dim=0, return_inverse=True)[1].tolist()
+    return numbers
 
 
 def _next_rows(working: list[int], waiting: list[int], done: list[bool]) -> tuple[list[int], list[int]]:

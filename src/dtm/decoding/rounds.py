@@ -5,7 +5,8 @@
     or over whole rows again (cache none)         the same, exactly
 
 With ``refresh`` above 1 the first pass of most blocks is over the block and the one before it, whose last
-tokens no kept key has seen. Nothing waits for the device unless ``certainty`` asks how much is left.
+tokens no kept key has seen. With a cache the completions of a prompt share the first pass of all. Nothing
+waits for the device unless ``certainty`` asks how much is left.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Round:
     decoder: Decoder
     spans: Spans
     places: Sequence[Place]
+    prompts: Sequence[int]
+    """The prompt of each row, by a number."""
     noise: RowNoise
     cache: KeyValues | None
     mask: Bool[Tensor, "S L"] | None
@@ -155,26 +158,60 @@ class Round:
         """Hidden states at the positions wanted, from a pass over whole rows or over windows of them."""
         length = tokens.shape[1]
         row = torch.arange(len(tokens), device=tokens.device)[:, None]
-        at = (row * length + wanted).flatten()
         if self.cache is None:
             self.denoiser.tell(tokens.numel(), length, 0)
-            return self.denoiser.hidden_at(tokens, self.mask, at)
+            return self.denoiser.hidden_at(tokens, self.mask, (row * length + wanted).flatten())
         assert isinstance(self.denoiser, Transformer)
         start, reach = self.spans.window, self.spans.reach
         if begins:
-            due = [i for i, (_, block) in enumerate(self.places) if block % self.decoder.refresh == 0]
-            self.denoiser.tell(len(due) * length, length, 0)
-            if len(due) == len(self.places):
-                return self.denoiser.hidden(tokens, self.mask, self.cache, at=at)
-            if due:
-                rows = torch.tensor(due, device=tokens.device)
-                mask = None if self.mask is None else self.mask[rows]
-                self.denoiser.fill(tokens[rows], mask, self.cache.of(rows))
+            states = self._refresh(self.denoiser, self.cache, tokens, wanted)
+            if states is not None:
+                return states
             start, reach = self.spans.before, self.spans.far
         where = start[:, None] + torch.arange(reach, device=start.device)
         self.denoiser.tell(where.numel(), length, 0)
         at = (row * reach + wanted - start[:, None]).flatten()
         return self.denoiser.hidden(tokens.gather(1, where), self.mask, self.cache, start, at)
+
+    def _refresh(
+        self,
+        denoiser: Transformer,
+        cache: KeyValues,
+        tokens: Int[Tensor, "S L"],
+        wanted: Int[Tensor, "S M"],
+    ) -> Float[Tensor, "N D"] | None:
+        """A pass over the whole of the rows that are due; the states wanted if those are all.
+
+        Completions of one prompt are alike until something is written: one stands for all of them.
+        """
+        due = [i for i, (_, block) in enumerate(self.places) if block % self.decoder.refresh == 0]
+        if not due:
+            return None
+        source = _stand_ins(due, self.places, self.prompts)
+        number = {row: count for count, row in enumerate(dict.fromkeys(source))}
+        rows, length = torch.tensor(list(number), device=tokens.device), tokens.shape[1]
+        mask = None if self.mask is None else self.mask[rows]
+        room = cache if len(rows) == len(self.places) else cache.of(rows)
+        denoiser.tell(len(rows) * length, length, 0)
+        states = None
+        if len(due) == len(self.places):
+            row = torch.tensor([number[i] for i in source], device=tokens.device)[:, None]
+            states = denoiser.hidden(tokens[rows], mask, room, at=(row * length + wanted).flatten())
+        else:
+            denoiser.fill(tokens[rows], mask, room)
+        if len(rows) < len(due):
+            cache.copy(*(torch.tensor(each, device=tokens.device) for each in (source, due)))
+        return states
+
+
+def _stand_ins(due: Sequence[int], places: Sequence[Place], prompts: Sequence[int]) -> list[int]:
+    """For each row that is due the first one in the same state: itself, unless neither has written anything.
+
+    >>> _stand_ins([0, 1, 2, 3], places=[(5, 0), (6, 1), (7, 0), (8, 1)], prompts=[4, 4, 4, 4])
+    [0, 1, 0, 3]
+    """
+    first: dict[Place, int] = {}
+    return [first.setdefault(places[i] if places[i][1] else (prompts[i], 0), i) for i in due]
 
 
 def _highest(

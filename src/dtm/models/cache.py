@@ -37,6 +37,12 @@ class KeyValues:
         """The same room, for a pass over some of its rows."""
         return replace(self, rows=rows)
 
+    def copy(self, source: Int[Tensor, " B"], to: Int[Tensor, " B"]) -> None:
+        """Give rows the keys and values of others."""
+        for pair in self.layers:
+            for kept in pair:
+                kept[to] = kept[source]
+
     def keep(self, rows: Sequence[int]) -> KeyValues:
         """The room of some rows, which move together, for a batch that has become smaller."""
         chosen = torch.tensor(rows, device=self.layers[0][0].device)

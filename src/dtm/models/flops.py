@@ -19,7 +19,7 @@ from dtm.models.shape import TransformerConfig
 from dtm.models.transformer import Transformer
 
 
-def pass_flops(model: TransformerConfig, computed: int, attended: int, scored: int | float) -> float:
+def pass_flops(model: TransformerConfig, computed: int | float, attended: int, scored: int | float) -> float:
     """A pass over ``computed`` positions: 2 (P − P₂) + 4 · layers · L D each, 2 (P₂ + V D) at scored ones."""
     shapes = projection_shapes(model)
     half = sum(inputs * outputs for inputs, outputs in (shapes[name] for name in SECOND_HALF))
@@ -48,20 +48,23 @@ def rollout_flops(
     block: int,
     tokens_per_step: int,
     refresh: int | None,
+    together: int = 1,
 ) -> float:
     """A whole completion: one pass a step, over everything or, with a cache, mostly over the block alone.
 
     ``refresh`` is the blocks from one pass over everything to the next, None without a cache; other blocks
-    begin with a pass over themselves and the block before.
+    begin with a pass over themselves and the block before. With a cache ``together`` completions of a prompt
+    share the first pass of all, apart from the scored positions.
     """
     length, blocks = prompt + completion, -(-completion // block)
     steps = -(-completion // tokens_per_step)
     scored = completion * (block / tokens_per_step + 1) / 2  # the masked positions of all steps
-    computed = steps * length
+    computed: float = steps * length
     if refresh is not None:
         whole = -(-blocks // refresh)
         first = whole * length + (blocks - whole) * (2 * block + model.shift)
-        computed = first + (steps - blocks) * (block + model.shift)
+        shared = length * (1 - 1 / together)
+        computed = first - shared + (steps - blocks) * (block + model.shift)
     return pass_flops(model, computed, length, scored)
 
 

@@ -93,7 +93,9 @@ def counted_seconds(config: RunConfig, task: Task, shape: TransformerConfig, dev
     completion, decoding, done = task.completion_length, config.decoding, work(config)
     block = decoding.block or completion
     refresh = decoding.refresh if decoding.cache == "block" else None
-    rollout = rollout_flops(shape, prompt, completion, block, decoding.tokens_per_step, refresh)
+    rollout = rollout_flops(
+        shape, prompt, completion, block, decoding.tokens_per_step, refresh, config.replay.completions
+    )
     recompute = preflight.recomputed_blocks(config, task, shape) / shape.layers
     lora, merge = build.build_lora(config), config.adapter.merge
     row = update_flops(shape, prompt + completion, block / 2, lora, recompute, merge)

@@ -1,4 +1,4 @@
-"""The comparisons behind results/compare/: python benchmarks/compare.py --jobs 9, on one GPU.
+"""The comparisons behind results/compare/: python benchmarks/compare.py --data-dir DATA --jobs 9.
 
 The paper's objectives on Sudoku and Countdown at equal tokens, each tuned by as many trials, some runs side
 by side; then DTM and SPG on Sudoku at equal wall-clock, one run at a time, with the settings picked before.
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--seconds", default="20s", metavar="B", help="of the wall-clock runs (default: 20s)")
     parser.add_argument("--seeds", default="3", metavar="N", help="default: 3")
     parser.add_argument("--trials", default="6", metavar="N", help="of each objective (default: 6)")
-    parser.add_argument("--jobs", default="6", metavar="J", help="runs side by side (default: 6)")
+    parser.add_argument("--jobs", default="9", metavar="J", help="runs side by side (default: 9)")
     parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
     if parser.parse_args().smoke:
         parser.set_defaults(**BRIEF)

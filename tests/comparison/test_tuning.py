@@ -32,6 +32,13 @@ def test_every_grid_is_rates_by_knobs_of_the_objective_itself(name):
     assert len({str(replace(config, optimizer=start.optimizer)) for config in few}) == 3
 
 
+def test_rates_have_few_digits_but_the_start_stays_as_it_is():
+    start = replace(START, optimizer=replace(START.optimizer, lr=3.0004e-4))
+    rates = [config.optimizer.lr for config in trials(start, MOST)]
+    assert rates[0] == 3.0004e-4
+    assert set(rates) == {3.0004e-4, 1e-4, 9e-4}
+
+
 def test_a_step_that_ess_decides_is_varied_by_its_target():
     start = replace(START, tilt=replace(START.tilt, step="auto"))
     assert {config.tilt.ess for config in trials(start, MOST)} == {0.7, 0.35}

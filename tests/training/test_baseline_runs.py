@@ -14,6 +14,7 @@ from dtm.training import build
 from dtm.training.checkpoint import load_latest
 from dtm.training.config import ObjectiveConfig, RunConfig
 from dtm.training.events import JsonLines, read_events
+from dtm.training.forecast import work
 from dtm.training.interrupts import Interrupted
 from dtm.training.plan import training_plan
 from dtm.training.serialise import load_yaml, to_yaml, update
@@ -41,6 +42,7 @@ def iterating(tiny):
             seed=1,  # rewards differ in both iterations
             objective=objective,
             decoding=replace(tiny.decoding, block=2, certainty=None),
+            replay=replace(tiny.replay, prompts=5),
             optimizer=replace(tiny.optimizer, batch=32),
             checkpoint=replace(tiny.checkpoint, every=1),
         )
@@ -196,6 +198,19 @@ def test_a_baseline_learns(iterating, make_trainer):
     assert progress.evaluations[-1]["reward"] > progress.evaluations[0]["reward"] + 0.1
 
 
+@pytest.mark.parametrize(
+    ("name", "batch", "prompts", "seen"), [("spg", 100, 25, 4), ("wd1", 6, 1, 4), ("vrpo", 7, 3, 2)]
+)
+def test_a_plan_and_a_forecast_count_what_an_iteration_draws(name, batch, prompts, seen, iterating):
+    config = iterating(name)
+    config = replace(config, optimizer=replace(config.optimizer, batch=batch))
+    drawn = training_plan(config)["rollouts per iteration"]
+    assert drawn == f"{prompts} prompts × 4 completions, {seen} of each in an update"
+    masks = {"spg": 2, "wd1": 1, "vrpo": 8}[name]
+    assert work(config).rows == 2 * 2 * prompts * seen * masks
+    assert work(config).rollouts == 2 * prompts * 4 + 3 * 4 * 2
+
+
 # ── mistakes ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -216,6 +231,14 @@ def test_a_value_that_cannot_run_is_refused_under_its_own_name(method, field, va
     with pytest.raises(ConfigError) as caught:
         update(RunConfig(), {"objective": {method: {field: value}}}, where="test")
     assert f"objective.{method}.{field}".replace("_", "-") in str(caught.value)
+
+
+def test_a_batch_that_holds_no_whole_prompt_is_refused(iterating):
+    config = iterating("spg")
+    with pytest.raises(ConfigError, match=r"all 4 completions of a prompt.*holds 3: raise it to 4"):
+        replace(config, optimizer=replace(config.optimizer, batch=3))
+    paired = iterating("vrpo")
+    assert replace(paired, optimizer=replace(paired.optimizer, batch=3)).optimizer.batch == 3
 
 
 def test_an_objective_that_the_configuration_does_not_name_is_refused(tiny, make_trainer, monkeypatch):

@@ -64,8 +64,9 @@ def trials(config: RunConfig, count: int) -> list[RunConfig]:
 
 
 def _rate(config: RunConfig, number: int) -> float:
-    """A learning rate of the grid, in as many digits as one would write."""
-    return float(f"{config.optimizer.lr * RATES[number]:.3g}")
+    """A learning rate of the grid; all but the one it starts with in as many digits as one would write."""
+    lr = config.optimizer.lr
+    return lr if number == 0 else float(f"{lr * RATES[number]:.3g}")
 
 
 def _knobs(config: RunConfig) -> tuple[Changes, Changes]:

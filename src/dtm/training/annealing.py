@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dtm import tilting
-from dtm.baselines import VRPOConfig
 from dtm.training.budget import MEASURED
 from dtm.training.config import RunConfig, TiltConfig
 from dtm.training.progress import Progress
@@ -41,16 +40,18 @@ def phase_steps(config: RunConfig) -> int:
 
 
 def phase_prompts(config: RunConfig) -> int:
-    """Prompts of a phase's buffer; for a baseline's iteration those that fill a batch.
+    """Prompts of a phase's buffer; of a baseline's iteration as many as fit a batch.
 
-    So every update of an iteration sees all of its rollouts, as published. VRPO sees the best and the worst
-    of each prompt.
+    So every update of an iteration sees all of its rollouts, or of each prompt those that it looks at.
     """
-    baseline = config.objective.baseline
-    if baseline is None:
+    if config.objective.baseline is None:
         return config.replay.prompts
-    seen = 2 if isinstance(baseline, VRPOConfig) else config.replay.completions
-    return max(1, config.optimizer.batch // seen)
+    return config.optimizer.batch // completions_seen(config)
+
+
+def completions_seen(config: RunConfig) -> int:
+    """Completions of a prompt that an update of a baseline looks at."""
+    return 2 if config.objective.pairs else config.replay.completions
 
 
 def final_tilt(config: RunConfig) -> float:

@@ -25,7 +25,7 @@ from dtm.random import stream
 from dtm.records import MaskedStates
 from dtm.tasks.base import Task
 from dtm.training import build, preflight
-from dtm.training.annealing import phase_prompts, phases
+from dtm.training.annealing import completions_seen, phase_prompts, phases
 from dtm.training.config import RunConfig
 
 ROWS = 16
@@ -54,7 +54,7 @@ def work(config: RunConfig) -> Work:
         rows = tilt.max_steps * config.optimizer.batch
     else:
         step, drawn = 1.0, phase_prompts(config)
-        rows = baseline.updates * config.optimizer.batch * rows_per_rollout(config)
+        rows = baseline.updates * drawn * completions_seen(config) * rows_per_rollout(config)
     count = phases(tilt.final, step)
     rollouts = count * replay.completions * drawn
     evaluations = math.ceil(count / evaluation.every) + 1

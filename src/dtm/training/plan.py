@@ -69,7 +69,7 @@ def _loop(config: RunConfig) -> dict[str, str]:
         return {
             "objective": config.objective.name,
             "iterations": f"{_count(config, last, 1.0)}, each of {baseline.updates} updates",
-            "rollouts per iteration": drawn,
+            "rollouts per iteration": f"{drawn}, {annealing.completions_seen(config)} of each in an update",
         }
     phases = "as ESS decides" if tilt.step == "auto" else _count(config, last, tilt.step)
     reach = "" if config.budget else f", from a = 0 to A = {tilt.final:g}"

@@ -268,7 +268,8 @@ class Trainer:
         """Whether the buffer has nothing to say: rewards that are equal, everywhere or within each group."""
         if self.baseline is None:
             return len(torch.unique(gather_all(replay.rollouts.reward))) == 1
-        return not bool(gather_all(replay.weights.credit).any())
+        useful = gather_all(replay.weights.credit.any().float()[None])
+        return not bool(useful.all() if self.baseline.pairs else useful.any())  # each rank needs its pairs
 
     # ── between phases, and before the first ─────────────────────────────────────────────────────
 

@@ -54,8 +54,8 @@ class ReplayConfig:
     """The buffer of rollouts that batches are drawn from; a baseline rebuilds it in every iteration."""
 
     prompts: int = 64
-    """Prompts in the buffer. Not read by a baseline: in each iteration it asks as many as fill one
-    optimizer.batch, so that every update sees every rollout."""
+    """Prompts in the buffer. A baseline asks as many in each iteration as fit optimizer.batch instead, so
+    that every update sees every rollout; for both, training prompts are shuffled in chunks of this size."""
     completions: int = 8
     """K, completions of each prompt; with one alone the progress meter has nothing to compare."""
     refresh_every: int = 25
@@ -109,8 +109,8 @@ class OptimizerConfig:
     floor: float = 0.0
     """What it falls to, as a share of the peak."""
     batch: int = 128
-    """Rollouts in a step, each masked once, or as often as the baseline says. A baseline takes whole groups,
-    and all of the buffer if it has no more."""
+    """Rollouts in a step, each masked once, or as often as the baseline says. Of a baseline also the rollouts
+    of an iteration, as many whole prompts as fit; VRPO counts two of each prompt, its best and its worst."""
     micro_batch: int | None = None
     """Rows in one forward pass; changes memory, never the gradient. None: as many as batch."""
     ema: float | None = None

@@ -79,6 +79,11 @@ class ObjectiveConfig:
         """The section of the chosen baseline; None for c-DTM, which anneals."""
         return None if self.name == "c-dtm" else getattr(self, self.name.replace("-", "_"))
 
+    @property
+    def pairs(self) -> bool:
+        """Whether updates look at two completions of a prompt, the best and the worst, and not at all."""
+        return self.name == "vrpo"
+
     def with_preset(self, preset: Preset) -> ObjectiveConfig:
         """The chosen baseline in its corrected or its published form; of some, the two are one."""
         baseline = self.baseline

@@ -71,6 +71,12 @@ class RunConfig:
                 f"{objective.name} learns from how the completions of a prompt differ, and there is one of "
                 "each: add --replay.completions 6, or more",
             )
+            seen, batch = 2 if objective.pairs else self.replay.completions, self.optimizer.batch
+            require(
+                seen <= batch,
+                f"an update of {objective.name} takes all {seen} completions of a prompt, and optimizer.batch "
+                f"holds {batch}: raise it to {seen} or a multiple, or lower replay.completions",
+            )
         elif self.budget is None and tilt.step != "auto":  # with a budget, tilt.final is not read
             require(
                 tilt.step <= tilt.final,

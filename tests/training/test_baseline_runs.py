@@ -235,7 +235,7 @@ def test_a_value_that_cannot_run_is_refused_under_its_own_name(method, field, va
 
 def test_a_batch_that_holds_no_whole_prompt_is_refused(iterating):
     config = iterating("spg")
-    with pytest.raises(ConfigError, match=r"all 4 completions of a prompt.*holds 3: raise it to 4"):
+    with pytest.raises(ConfigError, match=r"takes 4 completions of a prompt.*holds 3: raise it to 4"):
         replace(config, optimizer=replace(config.optimizer, batch=3))
     paired = iterating("vrpo")
     assert replace(paired, optimizer=replace(paired.optimizer, batch=3)).optimizer.batch == 3

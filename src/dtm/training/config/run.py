@@ -74,7 +74,7 @@ class RunConfig:
             seen, batch = 2 if objective.pairs else self.replay.completions, self.optimizer.batch
             require(
                 seen <= batch,
-                f"an update of {objective.name} takes all {seen} completions of a prompt, and optimizer.batch "
+                f"an update of {objective.name} takes {seen} completions of a prompt, and optimizer.batch "
                 f"holds {batch}: raise it to {seen} or a multiple, or lower replay.completions",
             )
         elif self.budget is None and tilt.step != "auto":  # with a budget, tilt.final is not read

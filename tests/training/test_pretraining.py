@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import dtm
+from dtm.errors import ConfigError
 from dtm.training import build
 from dtm.training.interrupts import Interrupted
 from dtm.training.pretraining import Pretrainer, cosine
@@ -69,6 +70,33 @@ def test_pretraining_learns_and_leaves_a_base_to_tilt(short, tmp_path):
     )
     base = build.load_base(tuned, build.build_task(tuned))
     assert torch.equal(base.norm.weight, run.model.norm.weight)
+
+
+def test_the_last_steps_can_be_masked_in_the_decoders_blocks(short):
+    config = replace(
+        short,
+        decoding=replace(short.decoding, block=2),
+        pretrain=replace(short.pretrain, settle=0.25),
+    )
+    trainer, blocks = pretrainer(config), []
+    for trainer.step in range(13):  # the last is the step after the end, where the bound is asked for
+        blocks.append(trainer.interpolant.block)
+    assert blocks == [None] * 9 + [2] * 4
+    whole = pretrainer(short)
+    whole.step = 12
+    assert whole.interpolant.block is None
+    settled, plain = (pretrainer(one).run() for one in (config, short))
+    assert settled != plain
+
+
+def test_settling_needs_blocks(short):
+    config = replace(
+        short,
+        decoding=replace(short.decoding, block=None),
+        pretrain=replace(short.pretrain, settle=0.3),
+    )
+    with pytest.raises(ConfigError, match=r"give decoding\.block, or set it to 0"):
+        pretrainer(config)
 
 
 def test_the_rate_warms_up_and_falls_as_a_cosine():

@@ -94,12 +94,14 @@ def pretraining_plan(config: RunConfig) -> dict[str, str]:
         f"{config.recipe} starts from a model that has been pretrained",
     )
     task, settings = build.build_task(config), config.pretrain
+    late = f", the last {settings.settle:.0%} masked in the decoder's blocks" if settings.settle else ""
     model, device = build.new_model(config.model, task, config.seed), build.build_device(config)
     return {
         "task": f"{task.name}, completions of {task.completion_length} tokens",
         "model": f"{sum(p.numel() for p in model.parameters()):,} parameters, from scratch",
         "device": f"{device}, {build.precision(config, device)}",
-        "training": f"{settings.steps} steps of {settings.batch} sequences, learning rate {settings.lr:g}",
+        "training": f"{settings.steps} steps of {settings.batch} sequences{late}, "
+        f"learning rate {settings.lr:g}",
         "time": forecast(config, "pretrain"),
     }
 

@@ -56,7 +56,12 @@ class Pretrainer:
             betas=(0.9, 0.98),
             fused=device.type == "cuda",
         )
-        self.interpolant = MaskCount(build.block_size(settings.block, config.decoding))
+        require(
+            not settings.settle or config.decoding.block is not None,
+            "pretrain.settle is for a base that is decoded in blocks: give decoding.block, or set it to 0",
+        )
+        self._plans = MaskCount(build.block_size(settings.block, config.decoding))
+        self._settles = MaskCount(config.decoding.block)
         self.step, self.seconds = 0, 0.0
         self._begin = time.perf_counter()
         self._clock = self._begin, self.step
@@ -79,6 +84,13 @@ class Pretrainer:
             self.save()
             raise
         return self.bound()
+
+    @property
+    def interpolant(self) -> MaskCount:
+        """How examples are masked at this step."""
+        settings = self.config.pretrain
+        settling = round(settings.settle * settings.steps)
+        return self._settles if settling and self.step >= settings.steps - settling else self._plans
 
     def _report(self, loss: float) -> None:
         """Tell how it goes; looking at the loss waits for the device, so it is not done at every step."""
@@ -127,7 +139,7 @@ class Pretrainer:
 
     @torch.no_grad()
     def bound(self) -> float:
-        """The evidence bound on held-out examples with fixed masks: nats per sequence."""
+        """The evidence bound on held-out examples with fixed masks of training's kind: nats per sequence."""
         noise = stream(0, "held-out masks", device=self.device)
         with self._autocast():
             states = self.interpolant.states(self._held_out, self.model.mask_id, noise)

@@ -70,6 +70,9 @@ class PretrainConfig:
     """Sequences in a step."""
     block: int | Literal["decoding", "any-order"] = "any-order"
     """Block size of the masking interpolant; decoding: the same as the decoder's."""
+    settle: float = 0.0
+    """Share of the steps, the last ones, whose masks are in the decoder's blocks, whatever block says.
+    Any-order masks teach a base to plan, these the states that decoding in blocks goes through."""
     lr: float = 2e-3
     """Peak learning rate; warms up over the first 2 % of the steps, then falls as a cosine."""
     weight_decay: float = 0.01
@@ -79,6 +82,7 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         require(self.steps >= 1, f"pretrain.steps must be at least 1, got {self.steps}")
+        require(0 <= self.settle <= 1, f"pretrain.settle must lie in [0, 1], got {self.settle:g}")
         require(self.lr > 0, f"pretrain.lr must be positive, got {self.lr:g}")
         require(
             self.weight_decay >= 0, f"pretrain.weight-decay must not be negative, got {self.weight_decay:g}"

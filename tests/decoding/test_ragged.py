@@ -295,6 +295,23 @@ def test_completions_of_a_prompt_share_the_first_pass_wherever_they_join():
     assert torch.equal(together.tokens, alone.tokens)
 
 
+@pytest.mark.parametrize("refresh", [1, 2, 3])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_completions_that_join_late_share_what_is_due(family, refresh):
+    """Rows end after as many blocks as their numbers say, so some rows of a batch are due and others not."""
+    model, prompts = network(family).double(), asked(*LENGTHS[:2]).repeat(5)
+    decoder = Decoder(order=ORDERS["max-probability"](), block=2, cache="block", refresh=refresh)
+
+    def ended(rows, completions, written):
+        return [count >= 2 * (1 + row % 4) for row, count in zip(rows, written, strict=True)]
+
+    one, some = (
+        decode_rows(model, prompts, LENGTH, decoder, seed=2, batch=batch, ended=ended) for batch in (1, 4)
+    )
+    assert torch.equal(one.tokens, some.tokens)
+    assert torch.equal(one.revealed_at, some.revealed_at)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("settings", DECODERS)
 @pytest.mark.parametrize("refresh", [1, 2])

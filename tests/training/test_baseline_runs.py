@@ -9,7 +9,7 @@ import torch
 
 import dtm
 from dtm.errors import ConfigError
-from dtm.objectives import SPG
+from dtm.objectives import SPG, Baseline
 from dtm.training import build
 from dtm.training.checkpoint import load_latest
 from dtm.training.config import ObjectiveConfig, RunConfig
@@ -150,6 +150,22 @@ def test_moments_are_kept_the_rate_is_constant_and_the_student_promoted(iteratin
 @pytest.mark.parametrize(("name", "kept"), [("spg", False), ("wd1", False), ("vrpo", True), ("gdpo", False)])
 def test_the_base_is_kept_where_it_is_asked(name, kept, iterating, make_trainer):
     assert (make_trainer(iterating(name)).policy.base is not None) == kept
+
+
+@each
+def test_a_process_without_pairs_ends_an_iteration_of_pairs_alone(name, iterating, make_trainer, monkeypatch):
+    """This process has something to learn from, another has not."""
+    trainer = make_trainer(iterating(name), reward=upwards)
+    monkeypatch.setattr("dtm.training.trainer.gather_all", lambda values: torch.cat([values, torch.zeros(1)]))
+    assert trainer._is_idle(trainer.open_phase()) == (name == "vrpo")
+
+
+@each
+def test_the_configuration_knows_who_looks_at_pairs(name, iterating):
+    config = iterating(name)
+    objective = build.build_objective(config)
+    assert isinstance(objective, Baseline)
+    assert config.objective.pairs == objective.pairs
 
 
 @each

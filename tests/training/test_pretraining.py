@@ -13,6 +13,7 @@ import dtm
 from dtm.errors import ConfigError
 from dtm.training import build
 from dtm.training.interrupts import Interrupted
+from dtm.training.plan import pretraining_plan
 from dtm.training.pretraining import Pretrainer, cosine
 
 
@@ -72,21 +73,27 @@ def test_pretraining_learns_and_leaves_a_base_to_tilt(short, tmp_path):
     assert torch.equal(base.norm.weight, run.model.norm.weight)
 
 
-def test_the_last_steps_can_be_masked_in_the_decoders_blocks(short):
+def test_the_last_steps_can_be_masked_in_the_decoders_blocks(short, tmp_path):
     config = replace(
         short,
         decoding=replace(short.decoding, block=2),
         pretrain=replace(short.pretrain, settle=0.25),
     )
     trainer, blocks = pretrainer(config), []
-    for trainer.step in range(13):  # the last is the step after the end, where the bound is asked for
+    for trainer.step in range(12):
         blocks.append(trainer.interpolant.block)
-    assert blocks == [None] * 9 + [2] * 4
-    whole = pretrainer(short)
-    whole.step = 12
-    assert whole.interpolant.block is None
-    settled, plain = (pretrainer(one).run() for one in (config, short))
-    assert settled != plain
+    assert blocks == [None] * 9 + [2] * 3
+    settled, plain = pretrainer(config), pretrainer(replace(config, pretrain=short.pretrain))
+    settled.run()
+    plain.run()
+    pairs = zip(settled.model.parameters(), plain.model.parameters(), strict=True)
+    assert not any(torch.equal(one, other) for one, other in pairs)
+    again = pretrainer(config, tmp_path / "checkpoints", stop_at=8)
+    with pytest.raises(Interrupted):
+        again.run()
+    resumed = pretrainer(config)
+    resumed.resume(tmp_path / "checkpoints")
+    assert resumed.run() == settled.bound()
 
 
 def test_settling_needs_blocks(short):
@@ -95,8 +102,9 @@ def test_settling_needs_blocks(short):
         decoding=replace(short.decoding, block=None),
         pretrain=replace(short.pretrain, settle=0.3),
     )
-    with pytest.raises(ConfigError, match=r"give decoding\.block, or set it to 0"):
-        pretrainer(config)
+    for use in (pretrainer, pretraining_plan):
+        with pytest.raises(ConfigError, match=r"give decoding\.block, or set it to 0"):
+            use(config)
 
 
 def test_the_rate_warms_up_and_falls_as_a_cosine():

@@ -199,8 +199,9 @@ class Round:
             states = denoiser.hidden(tokens[rows], mask, room, at=(row * length + wanted).flatten())
         else:
             denoiser.fill(tokens[rows], mask, room)
-        if len(rows) < len(due):
-            cache.copy(*(torch.tensor(each, device=tokens.device) for each in (source, due)))
+        spared = [(theirs, own) for theirs, own in zip(source, due, strict=True) if theirs != own]
+        if spared:
+            cache.copy(*torch.tensor(spared, device=tokens.device).unbind(1))
         return states
 
 

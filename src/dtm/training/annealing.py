@@ -46,12 +46,7 @@ def phase_prompts(config: RunConfig) -> int:
     """
     if config.objective.baseline is None:
         return config.replay.prompts
-    return config.optimizer.batch // completions_seen(config)
-
-
-def completions_seen(config: RunConfig) -> int:
-    """Completions of a prompt that an update of a baseline looks at."""
-    return 2 if config.objective.pairs else config.replay.completions
+    return config.optimizer.batch // config.completions_seen
 
 
 def final_tilt(config: RunConfig) -> float:

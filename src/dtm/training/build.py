@@ -145,6 +145,16 @@ def build_interpolant(config: RunConfig, task: Task) -> Interpolant:
     return MaskCount(block, end_id)
 
 
+def pretraining_masks(config: RunConfig) -> tuple[MaskCount, MaskCount]:
+    """The interpolants of `dtm pretrain`: of most steps, and of the last ones if the base is to settle."""
+    settings, decoding = config.pretrain, config.decoding
+    require(
+        not settings.settle or decoding.block is not None,
+        "pretrain.settle is for a base that is decoded in blocks: give decoding.block, or set it to 0",
+    )
+    return MaskCount(block_size(settings.block, decoding)), MaskCount(decoding.block)
+
+
 def block_size(chosen: int | str, decoding: DecodingConfig) -> int | None:
     """A block size given as a number, as "any-order", or as that of the decoder."""
     if isinstance(chosen, int):

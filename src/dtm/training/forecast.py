@@ -25,7 +25,7 @@ from dtm.random import stream
 from dtm.records import MaskedStates
 from dtm.tasks.base import Task
 from dtm.training import build, preflight
-from dtm.training.annealing import completions_seen, phase_prompts, phases
+from dtm.training.annealing import phase_prompts, phases
 from dtm.training.config import RunConfig
 
 ROWS = 16
@@ -54,7 +54,7 @@ def work(config: RunConfig) -> Work:
         rows = tilt.max_steps * config.optimizer.batch
     else:
         step, drawn = 1.0, phase_prompts(config)
-        rows = baseline.updates * drawn * completions_seen(config) * rows_per_rollout(config)
+        rows = baseline.updates * drawn * config.completions_seen * rows_per_rollout(config)
     count = phases(tilt.final, step)
     rollouts = count * replay.completions * drawn
     evaluations = math.ceil(count / evaluation.every) + 1
@@ -93,9 +93,8 @@ def counted_seconds(config: RunConfig, task: Task, shape: TransformerConfig, dev
     completion, decoding, done = task.completion_length, config.decoding, work(config)
     block = decoding.block or completion
     refresh = decoding.refresh if decoding.cache == "block" else None
-    rollout = rollout_flops(
-        shape, prompt, completion, block, decoding.tokens_per_step, refresh, config.replay.completions
-    )
+    together = min(config.replay.completions, decoding.batch)
+    rollout = rollout_flops(shape, prompt, completion, block, decoding.tokens_per_step, refresh, together)
     recompute = preflight.recomputed_blocks(config, task, shape) / shape.layers
     lora, merge = build.build_lora(config), config.adapter.merge
     row = update_flops(shape, prompt + completion, block / 2, lora, recompute, merge)

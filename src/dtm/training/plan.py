@@ -69,7 +69,7 @@ def _loop(config: RunConfig) -> dict[str, str]:
         return {
             "objective": config.objective.name,
             "iterations": f"{_count(config, last, 1.0)}, each of {baseline.updates} updates",
-            "rollouts per iteration": f"{drawn}, {annealing.completions_seen(config)} of each in an update",
+            "rollouts per iteration": f"{drawn}, {config.completions_seen} of each in an update",
         }
     phases = "as ESS decides" if tilt.step == "auto" else _count(config, last, tilt.step)
     reach = "" if config.budget else f", from a = 0 to A = {tilt.final:g}"
@@ -94,6 +94,7 @@ def pretraining_plan(config: RunConfig) -> dict[str, str]:
         f"{config.recipe} starts from a model that has been pretrained",
     )
     task, settings = build.build_task(config), config.pretrain
+    build.pretraining_masks(config)
     late = f", the last {settings.settle:.0%} masked in the decoder's blocks" if settings.settle else ""
     model, device = build.new_model(config.model, task, config.seed), build.build_device(config)
     return {

@@ -56,12 +56,7 @@ class Pretrainer:
             betas=(0.9, 0.98),
             fused=device.type == "cuda",
         )
-        require(
-            not settings.settle or config.decoding.block is not None,
-            "pretrain.settle is for a base that is decoded in blocks: give decoding.block, or set it to 0",
-        )
-        self._plans = MaskCount(build.block_size(settings.block, config.decoding))
-        self._settles = MaskCount(config.decoding.block)
+        self._usual, self._late = build.pretraining_masks(config)
         self.step, self.seconds = 0, 0.0
         self._begin = time.perf_counter()
         self._clock = self._begin, self.step
@@ -89,8 +84,11 @@ class Pretrainer:
     def interpolant(self) -> MaskCount:
         """How examples are masked at this step."""
         settings = self.config.pretrain
-        settling = round(settings.settle * settings.steps)
-        return self._settles if settling and self.step >= settings.steps - settling else self._plans
+        return (
+            self._late
+            if self.step >= settings.steps - round(settings.settle * settings.steps)
+            else self._usual
+        )
 
     def _report(self, loss: float) -> None:
         """Tell how it goes; looking at the loss waits for the device, so it is not done at every step."""
@@ -106,6 +104,7 @@ class Pretrainer:
             seconds=round(time.perf_counter() - self._begin, 3),
             loss=loss,
             held_out=self.bound(),
+            **({"held_out_in_blocks": self.bound(self._late)} if self.config.pretrain.settle else {}),
             steps_per_second=speed,
         )
 
@@ -138,11 +137,11 @@ class Pretrainer:
         return self._drawn[1].part(slice(place * batch, (place + 1) * batch))
 
     @torch.no_grad()
-    def bound(self) -> float:
-        """The evidence bound on held-out examples with fixed masks of training's kind: nats per sequence."""
+    def bound(self, masks: MaskCount | None = None) -> float:
+        """The evidence bound on held-out examples, nats per sequence; by default with the usual masks."""
         noise = stream(0, "held-out masks", device=self.device)
         with self._autocast():
-            states = self.interpolant.states(self._held_out, self.model.mask_id, noise)
+            states = (masks or self._usual).states(self._held_out, self.model.mask_id, noise)
             return float(mdm_loss(self.model, states))
 
     def save(self) -> None:

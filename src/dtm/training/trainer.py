@@ -165,6 +165,8 @@ class Trainer:
             replay = self.open_phase() if self.replay is None else self.replay
             if progress.phase_step == 0 and self._is_idle(replay):
                 where = "in the buffer" if self.baseline is None else "within a group"
+                if self.baseline is not None and self.baseline.pairs and self.accelerator.num_processes > 1:
+                    where += " of one of the processes"
                 self._close_phase(replay, f"no reward differs {where}: nothing to learn")
                 return
             # After a stop between a phase's last step and its closing, only the closing is left to do.
@@ -268,8 +270,8 @@ class Trainer:
         """Whether the buffer has nothing to say: rewards that are equal, everywhere or within each group."""
         if self.baseline is None:
             return len(torch.unique(gather_all(replay.rollouts.reward))) == 1
-        useful = gather_all(replay.weights.credit.any().float()[None])
-        return not bool(useful.all() if self.baseline.pairs else useful.any())  # each rank needs its pairs
+        useful = gather_all(replay.weights.credit.any().float()[None])  # of each process
+        return not bool(useful.all() if self.baseline.pairs else useful.any())
 
     # ── between phases, and before the first ─────────────────────────────────────────────────────
 

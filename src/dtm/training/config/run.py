@@ -71,14 +71,19 @@ class RunConfig:
                 f"{objective.name} learns from how the completions of a prompt differ, and there is one of "
                 "each: add --replay.completions 6, or more",
             )
-            seen, batch = 2 if objective.pairs else self.replay.completions, self.optimizer.batch
+            seen, batch = self.completions_seen, self.optimizer.batch
             require(
                 seen <= batch,
                 f"an update of {objective.name} takes {seen} completions of a prompt, and optimizer.batch "
-                f"holds {batch}: raise it to {seen} or a multiple, or lower replay.completions",
+                f"holds {batch}: raise it to {seen} or a multiple",
             )
         elif self.budget is None and tilt.step != "auto":  # with a budget, tilt.final is not read
             require(
                 tilt.step <= tilt.final,
                 f"tilt.step must lie in (0, {tilt.final:g}] (tilt.final), got {tilt.step:g}",
             )
+
+    @property
+    def completions_seen(self) -> int:
+        """Completions of a prompt that an update of a baseline looks at."""
+        return 2 if self.objective.pairs else self.replay.completions

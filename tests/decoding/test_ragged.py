@@ -312,12 +312,10 @@ def test_completions_that_join_late_share_what_is_due(family, refresh):
     assert torch.equal(one.revealed_at, some.revealed_at)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("settings", DECODERS)
-@pytest.mark.parametrize("refresh", [1, 2])
-def test_completions_of_a_prompt_are_what_they_are_alone(family, settings, refresh):
-    model, prompts = network(family), asked(*LENGTHS[:2]).repeat(4)
-    decoder = Decoder(**settings, cache="block", refresh=refresh)
+def test_completions_of_a_prompt_are_what_they_are_alone(settings):
+    model, prompts = network("dream"), asked(*LENGTHS[:2]).repeat(3)
+    decoder = Decoder(**settings, cache="block")
     together, alone = (
         decode_rows(model, prompts, LENGTH, decoder, seed=3, batch=batch) for batch in (len(prompts), 1)
     )
@@ -345,6 +343,15 @@ def test_noise_is_a_function_of_its_place_and_has_its_law():
     assert all((other != drawn[0]).float().mean() > 0.99 for other in others)
     assert float(drawn[0].mean()) == pytest.approx(1.0, abs=0.05)
     assert float(noise.uniform([(0, 0)], 0, [4000], 4000).mean()) == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_nothing_asked_is_a_prompt_too(rows):
+    model, nothing = network("llada"), torch.zeros(rows, 0, dtype=torch.long)
+    decoder = Decoder(order=ORDERS["max-probability"](), block=4, cache="block")
+    done = decode_rows(model, Prompts(nothing, nothing.bool(), [None] * rows), LENGTH, decoder, 0, batch=2)
+    assert done.tokens.shape == (rows, LENGTH)
+    assert (done.tokens != MASK).all()
 
 
 def test_a_model_without_keys_is_refused_a_cache_by_name():

@@ -66,7 +66,7 @@ def decode_rows(
     is_completion[:, width:] = True
     revealed_at = torch.full_like(tokens, -1)
     mask, noise = where_padded(attention), RowNoise(seed, device)
-    prompt = _numbers(torch.cat([prompts.tokens, prompts.attention], dim=1))
+    prompt = _numbers(torch.cat([tokens, attention], dim=1))
     working, waiting = list(range(len(prompts)))[:batch], list(range(len(prompts)))[batch:]
     written, taken = [0] * len(prompts), [0] * len(prompts)  # tokens and steps of each row so far
     cache = _room(denoiser, decoder, len(working), width + length)

@@ -62,9 +62,9 @@ def rollouts_per_second(
         bench.wait()
         stamps.append(time.perf_counter())
 
-    def run(blocks: int) -> None:
+    def run(last: int) -> None:
         def ended(_: Sequence[int], __: Tensor, written: Sequence[int]) -> list[bool]:
-            return [count >= blocks * sizes.block for count in written]
+            return [count >= last * sizes.block for count in written]
 
         prompts = make_prompts(bench, rows)
         with bench.autocast():

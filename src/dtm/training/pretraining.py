@@ -84,11 +84,8 @@ class Pretrainer:
     def interpolant(self) -> MaskCount:
         """How examples are masked at this step."""
         settings = self.config.pretrain
-        return (
-            self._late
-            if self.step >= settings.steps - round(settings.settle * settings.steps)
-            else self._usual
-        )
+        settling = round(settings.settle * settings.steps)
+        return self._late if self.step >= settings.steps - settling else self._usual
 
     def _report(self, loss: float) -> None:
         """Tell how it goes; looking at the loss waits for the device, so it is not done at every step."""

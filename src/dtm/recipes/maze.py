@@ -50,15 +50,17 @@ def maze() -> RunConfig:
         precision="auto",
         task=MazeConfig(size=41, completion_length=80),
         model=ModelConfig(width=320, layers=6, heads=5, ffn=928),
-        decoding=DecodingConfig(order="max-probability", block=8, certainty=0.999, batch=2560),
+        decoding=DecodingConfig(order="max-probability", block=8, certainty=0.9999, batch=2560),
         audit=AuditConfig(share=0.0),
         objective=ObjectiveConfig(after_end=False),
-        tilt=TiltConfig(step=2.5, final=35.0, max_steps=115),
-        replay=ReplayConfig(prompts=512, completions=16, refresh_every=115, priority=0.5),
-        optimizer=OptimizerConfig(lr=2e-4, batch=768, decay=0.8),
+        tilt=TiltConfig(step=2.5, final=42.5, max_steps=270),
+        replay=ReplayConfig(
+            prompts=2048, completions=8, refresh_every=270, refresh_fraction=0.125, priority=0.5
+        ),
+        optimizer=OptimizerConfig(lr=1e-4, batch=768, decay=0.8),
         evaluation=EvaluationConfig(prompts=256, completions=4),
         checkpoint=CheckpointConfig(every=500),  # a phase takes seconds, and its end is saved
-        pretrain=PretrainConfig(steps=14_000, batch=512, lr=2e-3),
+        pretrain=PretrainConfig(steps=18_000, batch=512, lr=2e-3, settle=0.3),
     )
 
 

@@ -136,7 +136,7 @@ def build_interpolant(config: RunConfig, task: Task) -> Interpolant:
     """The interpolant, by default with the decoder's blocks; a baseline has its own mask plan."""
     if config.objective.baseline is not None:
         return build_plan(config.objective.baseline, config.decoding.block, task.eos_id)
-    end_id = None if config.objective.after_end else task.eos_id
+    end_id = _end_id(config, task)
     block = block_size(config.objective.block, config.decoding)
     require(
         end_id is None or block is not None,
@@ -145,14 +145,20 @@ def build_interpolant(config: RunConfig, task: Task) -> Interpolant:
     return MaskCount(block, end_id)
 
 
-def pretraining_masks(config: RunConfig) -> tuple[MaskCount, MaskCount]:
+def pretraining_masks(config: RunConfig, task: Task) -> tuple[MaskCount, MaskCount]:
     """The interpolants of `dtm pretrain`: of most steps, and of the last ones if the base is to settle."""
     settings, decoding = config.pretrain, config.decoding
     require(
         not settings.settle or decoding.block is not None,
         "pretrain.settle is for a base that is decoded in blocks: give decoding.block, or set it to 0",
     )
-    return MaskCount(block_size(settings.block, decoding)), MaskCount(decoding.block)
+    usual = MaskCount(block_size(settings.block, decoding))
+    return usual, MaskCount(decoding.block, None if decoding.block is None else _end_id(config, task))
+
+
+def _end_id(config: RunConfig, task: Task) -> int | None:
+    """The token after which blocks are left out, if they are."""
+    return None if config.objective.after_end else task.eos_id
 
 
 def block_size(chosen: int | str, decoding: DecodingConfig) -> int | None:

@@ -56,7 +56,7 @@ class Pretrainer:
             betas=(0.9, 0.98),
             fused=device.type == "cuda",
         )
-        self._usual, self._late = build.pretraining_masks(config)
+        self._usual, self._late = build.pretraining_masks(config, task)
         self.step, self.seconds = 0, 0.0
         self._begin = time.perf_counter()
         self._clock = self._begin, self.step

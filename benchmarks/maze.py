@@ -72,7 +72,7 @@ def settings(folders: Mapping[str, Path], smoke: bool) -> dict[str, RunConfig]:
         replace(dtm.recipe(name), model=replace(dtm.recipe(name).model, base=str(folders[name])))
         for name in ("maze", "maze-paper")
     )
-    brisk = replace(  # faster to decode, and the learning rate that suits few updates
+    brisk = replace(  # faster to decode, and a learning rate that suits few updates
         good,
         decoding=replace(good.decoding, certainty=0.999),
         optimizer=replace(good.optimizer, lr=2e-4),
@@ -83,7 +83,9 @@ def settings(folders: Mapping[str, Path], smoke: bool) -> dict[str, RunConfig]:
             chosen[f"c {control}, h {h:g}"] = _ablation(brisk, control, h)
     for control, h in (("one", 2.5), ("zero", 2.5), ("one", 7.5)):
         chosen[f"paper: c {control}, h {h:g}"] = _ablation(weak, control, h)
-    chosen["paper base, default recipe"] = _ablation(replace(good, model=weak.model), "adaptive", 2.5)
+    chosen["paper base in blocks of 8: c adaptive, h 5"] = _ablation(
+        replace(brisk, model=weak.model), "adaptive", 5.0
+    )
     return {name: _small(config) for name, config in chosen.items()} if smoke else chosen
 
 

@@ -12,7 +12,6 @@ from dtm.models.adapters import adapted, adapter_weights, load_adapter_weights
 from dtm.random import stream
 from dtm.records import MaskedStates
 
-pytest.importorskip("peft")
 MASK = 18
 SMALL = LoRA(rank=4, alpha=8.0)
 
@@ -218,9 +217,3 @@ def test_a_wrong_adapter_tensor_is_named(base):
 def test_adapters_of_a_table_are_refused():
     with pytest.raises(ConfigError, match="native transformer, not a Tabular"):
         Policy(Tabular(torch.zeros(9, 2, 2)), lora=SMALL)
-
-
-def test_without_peft_the_extra_is_named(base, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "peft", None)
-    with pytest.raises(ConfigError, match=r"discrete-tilt-matching\[lora\]"):
-        Policy(base, lora=SMALL)

@@ -57,7 +57,6 @@ def test_an_update_takes_a_pass_more_where_blocks_are_recomputed_and_weights_are
 
 
 def test_adapters_add_what_torch_counts():
-    pytest.importorskip("peft")
     model, tokens, at = (
         Transformer(SHAPE, stream(0, "test")),
         torch.zeros(3, 7, dtype=torch.long),

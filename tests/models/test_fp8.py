@@ -118,7 +118,6 @@ def test_its_memory_is_what_the_estimate_says():
 
 
 def test_an_adapter_is_rounded_with_its_weights_and_made_anew_after_promotion():
-    pytest.importorskip("peft")
     policy = Policy(transformer(), lora=LoRA(rank=4))
     low = policy.pi_a(fp8=True)
     assert policy.pi_a(fp8=True) is low

@@ -19,7 +19,6 @@ from dtm.training import build
 from dtm.training.config import EvaluationConfig, LanguageConfig
 from dtm.training.plan import training_plan
 
-pytest.importorskip("peft")
 pytest.importorskip("bitsandbytes")
 pytest.importorskip("transformers")
 

@@ -72,7 +72,6 @@ def test_the_8b_weights_take_the_published_sixteen_gigabytes():
 
 @pytest.mark.parametrize("targets", [("all",), ("published",)])
 def test_adapters_are_counted_exactly(targets):
-    pytest.importorskip("peft")
     lora, config = LoRA(rank=8, targets=targets), shape(kv_heads=2)
     policy = Policy(Transformer(config), lora=lora)
     assert adapter_parameters(config, lora) == sum(
@@ -103,7 +102,6 @@ def saved_bytes(model: Transformer) -> int:
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("lora", [None, LoRA(rank=8)])
 def test_activations_are_what_autograd_keeps(lora, kv_heads):
-    pytest.importorskip("peft")
     config = shape(kv_heads=kv_heads, layers=12)
     base = Transformer(config, stream(0, "test"))
     model = base if lora is None else Policy(base, lora=lora).student

@@ -12,7 +12,6 @@ from dtm.models.merging import merged
 from dtm.random import stream
 from dtm.records import MaskedStates, Prompts
 
-pytest.importorskip("peft")
 TOKENS = torch.randint(0, 10, (3, 7), generator=stream(0, "tokens"))
 
 

@@ -62,7 +62,6 @@ def test_the_projections_take_about_half_a_byte_each(folder):
 
 
 def test_an_adapter_learns_above_four_bits_and_the_base_stays(folder):
-    pytest.importorskip("peft")
     base = dtm.load_model(folder, nf4=True)
     policy = Policy(base, lora=LoRA(rank=4, alpha=8.0))
     frozen = {name: p.clone() for name, p in base.named_parameters()}

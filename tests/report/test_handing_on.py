@@ -26,7 +26,7 @@ def run(*arguments: object) -> int:
 @pytest.fixture
 def tuned(write_talking, tmp_path):
     """A finished adapter run over a model that can write, quantised as the recipe has it."""
-    for library in ("peft", "bitsandbytes", "transformers"):
+    for library in ("bitsandbytes", "transformers"):
         pytest.importorskip(library)
     data = tmp_path / "data"
     data.mkdir()

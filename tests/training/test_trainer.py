@@ -245,7 +245,6 @@ def test_two_runs_on_different_devices_fit_into_one_process(tiny, tmp_path):
 def test_a_merged_teacher_is_made_once_for_each_promotion_and_again_after_a_stop(
     tiny, make_trainer, monkeypatch, tmp_path
 ):
-    pytest.importorskip("peft")
     made = []
 
     def counted(model):

@@ -27,7 +27,7 @@ from dtm.tasks.protocols import Protocol
 from dtm.tasks.sudoku import grids
 from dtm.training.folder import environment, version
 
-PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "peft", "bitsandbytes")
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "bitsandbytes")
 
 
 def fingerprint(

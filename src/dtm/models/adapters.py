@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dtm.errors import CheckpointError, ConfigError, nearest, require
+from dtm.errors import CheckpointError, nearest, require
 from dtm.models.families import FAMILIES
 from dtm.models.family import PROJECTIONS
+from dtm.models.low_rank import Adapted
 from dtm.models.transformer import Transformer
 
 ALL = tuple(PROJECTIONS)
@@ -27,9 +26,6 @@ PUBLISHED = ("q", "k", "v", "up")
 PRESETS = {"all": ALL, "published": PUBLISHED}
 """Public code asks for seven projections of LLaDA by names of which three do not exist, and so adapts
 four; ``published`` is those four."""
-
-_NAME = "default"
-"""What peft calls an adapter that nobody has named."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,29 +75,20 @@ def adapted(base: Transformer, lora: LoRA, generator: torch.Generator | None = N
     """A model that shares every weight of ``base`` and has an adapter of its own; it starts equal to it.
 
     A is drawn from ``generator`` (zero without one, for a model that is loaded into at once), B is zero.
-    The base is frozen; the adapter is float32 or better, or small updates would be rounded away.
+    The base is frozen.
     """
-    peft = import_peft()
     base.requires_grad_(False)
     leaves = {id(module): module for module in base.modules() if not any(True for _ in module.children())}
     model = copy.deepcopy(base, leaves)
-    with torch.random.fork_rng(devices=[]):  # peft draws A from the global generator; ours replaces it
-        peft.inject_adapter_in_model(
-            peft.LoraConfig(
-                r=lora.rank,
-                lora_alpha=lora.alpha,
-                lora_dropout=lora.dropout,
-                target_modules=target_pattern(lora, base.config.family, "native"),
-                bias="none",
-            ),
-            model,
-            _NAME,
-        )
+    for projection in lora.projections(base.config.family):
+        for number in range(base.config.layers):
+            where, _, name = PROJECTIONS[projection].replace("*", str(number)).rpartition(".")
+            parent = model.get_submodule(where)
+            layer = Adapted(parent.get_submodule(name), lora.rank, lora.scale, lora.dropout)
+            setattr(parent, name, layer)
     for name, parameter in adapter_parameters(model).items():
-        parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
-        if generator is None or name.endswith("lora_B.weight"):
-            nn.init.zeros_(parameter)
-        else:  # drawn where the generator is: the same adapter on every device
+        if generator is not None and name.endswith("lora_A.weight"):
+            # Drawn where the generator is: the same adapter on every device.
             drawn = torch.empty_like(parameter, device=generator.device)
             parameter.data.copy_(nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=generator))
     return model
@@ -114,23 +101,9 @@ def frozen_adapted(base: Transformer, lora: LoRA, weights: Mapping[str, Tensor])
     return model
 
 
-def target_pattern(lora: LoRA, family: str, naming: str) -> str:
-    """A pattern for peft that matches the adapted modules' full names in a naming, and no others.
-
-    Short names would not do: LLaDA's ``ff_out`` is both a projection and the head.
-    """
-    names = FAMILIES[naming].modules
-    paths = (names[PROJECTIONS[name]] for name in lora.projections(family))
-    return "|".join(re.escape(path).replace(r"\*", r"\d+") for path in paths)
-
-
 def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The adapter's parameters under their native names, e.g. ``blocks.0.up.lora_A.weight``."""
-    return {
-        name.replace(f".{_NAME}.", "."): parameter
-        for name, parameter in model.named_parameters()
-        if ".lora_" in name
-    }
+    return {name: parameter for name, parameter in model.named_parameters() if ".lora_" in name}
 
 
 def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -149,14 +122,3 @@ def load_adapter_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> Non
         found, wanted = tuple(weights[name].shape), tuple(parameter.shape)
         require(found == wanted, f"the adapter's {name!r} is {found}, not {wanted}", CheckpointError)
         parameter.copy_(weights[name])
-
-
-def import_peft() -> Any:
-    """The library, imported when it is first needed."""
-    try:
-        import peft
-    except ImportError:
-        raise ConfigError(
-            "adapters need peft: pip install 'discrete-tilt-matching[lora]', or train all weights"
-        ) from None
-    return peft

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from dtm.models.cache import Kept, replaced
+from dtm.models.low_rank import projections
 from dtm.models.shape import TransformerConfig
 
 Rotation = tuple[Float[Tensor, "*rows W E"], Float[Tensor, "*rows W E"]]
@@ -76,7 +77,7 @@ class Attention(nn.Module):
     def _projected(self, x: Float[Tensor, "B W D"]) -> tuple[Tensor, ...]:
         """Queries, keys and values."""
         if self.qkv is None:
-            return self.q(x), self.k(x), self.v(x)
+            return projections(x, (self.q, self.k, self.v))
         narrow = x.shape[-1] // self.heads * self.kv_heads
         return self.qkv(x).split((x.shape[-1], narrow, narrow), -1)
 
@@ -113,4 +114,6 @@ class Block(nn.Module):
 
     def _branches(self, x: Float[Tensor, "*P D"]) -> tuple[Tensor, ...]:
         """The two branches of the feed-forward layer."""
-        return (self.gate(x), self.up(x)) if self.gate_up is None else self.gate_up(x).chunk(2, -1)
+        if self.gate_up is None:
+            return projections(x, (self.gate, self.up))
+        return self.gate_up(x).chunk(2, -1)

@@ -1,6 +1,6 @@
 """What a tuned adapter becomes: a PEFT adapter folder under the hub's names, or merged weights.
 
-The adapter folder is what peft itself writes, so peft can put it on the original hub model. Merged weights
+The adapter folder is one that peft can put on the original hub model. Merged weights
 are made from the base's own files, never from the quantised copy that was trained above: file by file,
 W + (α / r) B A in float32, in the layout, the shards and the dtype of the base.
 """
@@ -8,6 +8,7 @@ W + (α / r) B A in float32, in the layout, the shards and the dtype of the base
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dtm.errors import CheckpointError, require
-from dtm.models.adapters import LoRA, adapter_weights, frozen_adapted, import_peft, target_pattern
+from dtm.models.adapters import LoRA, adapter_weights, frozen_adapted
 from dtm.models.families import FAMILIES, read_shape
 from dtm.models.family import PROJECTIONS
 from dtm.models.shape import TransformerConfig
@@ -39,16 +40,17 @@ def save_adapter(model: Transformer, lora: LoRA, folder: Path, base: str | Path)
     family = model.config.family
     stored = {_stored_name(name, family): value for name, value in adapter_weights(model).items()}
     save_file({name: value.cpu().contiguous() for name, value in stored.items()}, folder / WEIGHTS)
-    config = import_peft().LoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules=target_pattern(lora, family, family),
-        bias="none",
-        base_model_name_or_path=str(base),
-        inference_mode=True,
-    )
-    config.save_pretrained(str(folder))
+    config = {
+        "peft_type": "LORA",
+        "base_model_name_or_path": str(base),
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": lora.dropout,
+        "target_modules": _target_pattern(lora, family),
+        "bias": "none",
+        "inference_mode": True,
+    }
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def load_adapter(folder: Path, base: Transformer) -> tuple[Transformer, LoRA]:
@@ -124,6 +126,16 @@ def _updates(weights: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
         f"{module}.weight": (weights[f"{module}.lora_A.weight"], weights[f"{module}.lora_B.weight"])
         for module in sorted(modules)
     }
+
+
+def _target_pattern(lora: LoRA, family: str) -> str:
+    """A pattern that matches the full names of the adapted modules in the hub model, and no others.
+
+    Short names would not do: LLaDA's ``ff_out`` is both a projection and the head.
+    """
+    names = FAMILIES[family].modules
+    paths = (names[PROJECTIONS[name]] for name in lora.projections(family))
+    return "|".join(re.escape(path).replace(r"\*", r"\d+") for path in paths)
 
 
 def _stored_name(native: str, family: str) -> str:

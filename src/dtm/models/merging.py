@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from dtm.errors import require
 from dtm.models.denoiser import Denoiser
 from dtm.models.fp8 import Fp8Linear, require_products
+from dtm.models.low_rank import Adapted
 from dtm.models.nf4 import full_weight, is_nf4
 from dtm.models.transformer import Transformer
 
@@ -50,14 +51,14 @@ def merged(model: Transformer, fp8: bool = False) -> Transformer:
     """
     if fp8:
         require_products(model.embedding.weight.device)
-    shared = [m for m in model.modules() if hasattr(m, "lora_A") or not any(True for _ in m.children())]
+    shared = [m for m in model.modules() if isinstance(m, Adapted) or not any(True for _ in m.children())]
     made = copy.deepcopy(model, {id(module): module for module in shared})
     for block in made.blocks:
         for path, names in GROUPS.items():
             where, _, whole = path.rpartition(".")
             parent = block.get_submodule(where)
             parts = [parent.get_submodule(name) for name in names]
-            if fp8 or any(hasattr(part, "lora_A") for part in parts):
+            if fp8 or any(isinstance(part, Adapted) for part in parts):
                 for name in names:
                     delattr(parent, name)
                 layer = _one_layer(parts)
@@ -83,13 +84,12 @@ def _weight(layer: Any) -> Tensor:
     """The weight of a layer with its adapter, if it has one, in the precision of the base."""
     base = _base(layer)
     weight: Tensor = full_weight(base) if is_nf4(base) else base.weight
-    if base is layer:
+    if not isinstance(layer, Adapted):
         return weight
-    (name,) = layer.lora_A.keys()
-    update = layer.lora_B[name].weight.float() @ layer.lora_A[name].weight.float()
-    return update.mul_(layer.scaling[name]).add_(weight).to(weight.dtype)
+    update = layer.lora_B.weight.float() @ layer.lora_A.weight.float()
+    return update.mul_(layer.scale).add_(weight).to(weight.dtype)
 
 
 def _base(layer: Any) -> Any:
     """A layer without its adapter."""
-    return getattr(layer, "base_layer", layer)
+    return layer.base_layer if isinstance(layer, Adapted) else layer

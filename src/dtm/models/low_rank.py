@@ -1,0 +1,63 @@
+"""Linear layers with a low-rank update, W x + B (s A x), and several of them that have one input.
+
+    x meets the A of all as one matrix       the scale s meets A x, r numbers a token, not D or more
+
+Both are the same arithmetic as layer by layer with s at the end, in fewer passes over x and over gradients of
+the size of the output, which at the width of LLaDA are what adapters cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class Adapted(nn.Module):
+    """A frozen layer, shared with other models, and an update of its own; it starts at zero."""
+
+    def __init__(self, base: Any, rank: int, scale: float, dropout: float) -> None:
+        super().__init__()
+        self.base_layer: nn.Module = base
+        self.scale = scale
+        self.dropout = dropout
+        # Float32 or better, or small updates would be rounded away.
+        kind = {"dtype": torch.promote_types(base.weight.dtype, torch.float32), "device": base.weight.device}
+        self.lora_A = nn.Linear(base.in_features, rank, bias=False, device="meta")
+        self.lora_B = nn.Linear(rank, base.out_features, bias=False, device="meta")
+        for layer in (self.lora_A, self.lora_B):  # no draw from the global generator
+            layer.weight = nn.Parameter(torch.zeros_like(layer.weight, **kind))
+
+    def forward(self, x: Float[Tensor, "*P D"]) -> Float[Tensor, "*P W"]:
+        """W x + B (s A x)."""
+        (y,) = projections(x, [self])
+        return y
+
+
+def projections(x: Float[Tensor, "*P D"], layers: Iterable[nn.Module]) -> tuple[Tensor, ...]:
+    """What each layer makes of the same input; adapters drop out the same part of it."""
+    layers = list(layers)
+    adapted = [layer for layer in layers if isinstance(layer, Adapted)]
+    if not adapted:
+        return tuple(layer(x) for layer in layers)
+    down = torch.cat([layer.lora_A.weight for layer in adapted])
+    first = adapted[0]
+    seen = F.dropout(x, first.dropout) if first.dropout and first.training else x
+    if not torch.is_autocast_enabled(x.device.type):
+        seen = seen.to(down.dtype)
+    low = torch.split(F.linear(seen, down), [layer.lora_A.out_features for layer in adapted], -1)
+    small = {id(layer): part * layer.scale for layer, part in zip(adapted, low, strict=True)}
+    return tuple(
+        _with_update(layer, x, small[id(layer)]) if isinstance(layer, Adapted) else layer(x)
+        for layer in layers
+    )
+
+
+def _with_update(layer: Adapted, x: Float[Tensor, "*P D"], small: Float[Tensor, "*P R"]) -> Tensor:
+    """In the precision in which the frozen layer answers."""
+    y: Tensor = layer.base_layer(x)
+    return y + layer.lora_B(small).to(y.dtype)

@@ -10,45 +10,36 @@ import torch
 
 from dtm.decoding import ORDERS, SampledConfidence
 from dtm.decoding.draws import look, look_for
+from dtm.decoding.noise import candidate_keys, exponential, row_keys, uniform
 from dtm.models import Tabular
 from dtm.random import stream
 
 VOCABULARY, MASK = 7, 4
 
 
-def given(rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    noise = stream(0, "look")
-    logits = 2 * torch.randn(rows, VOCABULARY + 2, generator=noise)  # a head may have columns to spare
-    return (
-        logits,
-        torch.empty(rows, VOCABULARY).exponential_(generator=noise),
-        torch.rand(rows, generator=noise),
-    )
+def some_keys(rows: int) -> torch.Tensor:
+    return candidate_keys(row_keys(0, [(0, 0)], torch.device("cpu")), 0, rows)[0]
 
 
 @pytest.mark.parametrize("name", ORDERS)
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 def test_it_is_the_gumbel_rule_written_out(name, temperature):
-    logits, noise, uniform = given(50)
+    # A head may have columns to spare.
+    logits, keys = 2 * torch.randn(50, VOCABULARY + 2, generator=stream(0, "logits")), some_keys(50)
     plain = logits[:, :VOCABULARY].clone()
     plain[:, MASK] = -torch.inf
     log_pi = plain.log_softmax(-1)
-    gumbel = log_pi / temperature - noise.log() if temperature else log_pi
+    gumbel = -exponential(keys, VOCABULARY, torch.float32).log()
     order = ORDERS[name]()
-    drawn, score, peak = look(
-        logits, noise if temperature else None, uniform, (VOCABULARY, MASK), temperature, order, True
-    )
-    assert torch.equal(drawn, gumbel.argmax(-1))
-    torch.testing.assert_close(score, order.score(log_pi, drawn, uniform))
+    drawn, score, peak = look(logits, keys, (VOCABULARY, MASK), temperature, order, True)
+    assert torch.equal(drawn, (log_pi / temperature + gumbel if temperature else log_pi).argmax(-1))
+    torch.testing.assert_close(score, order.score(log_pi, drawn, uniform(keys)))
     torch.testing.assert_close(peak, log_pi.exp().amax(-1))
 
 
 def test_tokens_come_with_their_probabilities():
     logits = torch.tensor([[0.0, 1.0, -1.0, 0.5, 9.0, 0.0, 0.0]]).expand(40_000, -1)
-    noise = torch.empty(logits.shape).exponential_(generator=stream(0, "law"))
-    drawn, *_ = look(
-        logits.clone(), noise, torch.zeros(40_000), (VOCABULARY, MASK), 1.0, SampledConfidence(), False
-    )
+    drawn, *_ = look(logits.clone(), some_keys(40_000), (VOCABULARY, MASK), 1.0, SampledConfidence(), False)
     found = drawn.bincount(minlength=VOCABULARY) / 40_000
     expected = logits[0].masked_fill(torch.arange(VOCABULARY) == MASK, -torch.inf).softmax(-1)
     torch.testing.assert_close(found, expected, atol=0.01, rtol=0)
@@ -59,15 +50,15 @@ TRACED = """
 import torch
 from dtm.decoding import SampledConfidence
 from dtm.decoding.draws import look
+from dtm.decoding.noise import candidate_keys, row_keys
 from dtm.models import Transformer, TransformerConfig, transformer
 from dtm.models.merging import for_decoding
 
 traced = torch.compile(look, backend="aot_eager", fullgraph=True)
 for rows in (3, 8, 21):
-    noise = torch.Generator().manual_seed(rows)
-    logits, uniform = torch.randn(rows, 9, generator=noise), torch.rand(rows, generator=noise)
-    exponential = torch.empty(rows, 7).exponential_(generator=noise)
-    settings = exponential, uniform, (7, 4), 0.7, SampledConfidence(), True
+    logits = torch.randn(rows, 9, generator=torch.Generator().manual_seed(rows))
+    keys = candidate_keys(row_keys(0, [(0, 0)], torch.device("cpu")), 0, rows)[0]
+    settings = keys, (7, 4), 0.7, SampledConfidence(), True
     for found, wanted in zip(traced(logits.clone(), *settings), look(logits.clone(), *settings), strict=True):
         assert torch.equal(found, wanted)
 

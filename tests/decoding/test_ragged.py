@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dtm.decoding import ORDERS, Decoder, decode, decode_all, decode_rows
-from dtm.decoding.noise import RowNoise
+from dtm.decoding.noise import candidate_keys, exponential, row_keys, uniform
 from dtm.decoding.ragged import at_end_token
 from dtm.decoding.sampler import quotas
 from dtm.decoding.spans import Spans
@@ -62,7 +62,7 @@ def alone(prompts: Prompts, row: int) -> torch.Tensor:
 @torch.no_grad()
 def by_hand(model: Transformer, prompt: torch.Tensor, row: int, decoder: Decoder, seed: int) -> list[int]:
     """The plain reference: one row, one pass over all of it for each step, positions one by one."""
-    noise, size = RowNoise(seed, torch.device("cpu")), decoder.block or LENGTH
+    size = decoder.block or LENGTH
     tokens, first = torch.cat([prompt, torch.full((LENGTH,), MASK)]), len(prompt)
     for block, start in enumerate(range(0, LENGTH, size)):
         stop = min(start + size, LENGTH)
@@ -71,12 +71,13 @@ def by_hand(model: Transformer, prompt: torch.Tensor, row: int, decoder: Decoder
             if not masked:
                 break
             log_pi = model(tokens[None], None, torch.tensor(masked))
-            place, count = [(row, block)], len(masked)
-            ranks = noise.uniform(place, step, [count], count)[0]
+            count = len(masked)
+            keys = candidate_keys(row_keys(seed, [(row, block)], torch.device("cpu")), step, count)[0]
+            ranks = uniform(keys)
             if not decoder.order.reads_posterior and decoder.certainty is None:
                 kept = ranks.argsort(descending=True)[:share].tolist()
-                masked, log_pi, count = [masked[i] for i in kept], log_pi[kept], len(kept)
-            gumbel = -noise.exponential(place, step, [count], log_pi.shape, log_pi.dtype)[0].log()
+                masked, log_pi, count, keys = [masked[i] for i in kept], log_pi[kept], len(kept), keys[kept]
+            gumbel = -exponential(keys, log_pi.shape[1], log_pi.dtype).log()
             drawn = (log_pi if decoder.temperature == 0 else log_pi / decoder.temperature + gumbel).argmax(-1)
             if not decoder.order.reads_posterior and decoder.certainty is None:
                 chosen = set(range(count))
@@ -331,18 +332,6 @@ def test_batches_of_the_plain_loop_are_the_plain_loop():
     parts = [decode(model, prompts.select(rows), LENGTH, decoder, noise) for rows in ([0, 1], [2])]
     halves = decode_all(model, prompts, LENGTH, decoder, stream(0, "test"), 2)
     assert torch.equal(halves.tokens, torch.cat([part.tokens for part in parts]))
-
-
-def test_noise_is_a_function_of_its_place_and_has_its_law():
-    noise = RowNoise(0, torch.device("cpu"))
-    drawn = noise.exponential([(4, 0), (5, 0)], 1, [3, 2], (3, 5000))
-    alone = noise.exponential([(5, 0)], 1, [2], (2, 5000))
-    assert torch.equal(drawn[1, :2], alone[0])
-    assert (drawn[1, 2] == 1).all()
-    others = [noise.exponential([place], step, [3], (3, 5000)) for place, step in [((4, 1), 1), ((4, 0), 2)]]
-    assert all((other != drawn[0]).float().mean() > 0.99 for other in others)
-    assert float(drawn[0].mean()) == pytest.approx(1.0, abs=0.05)
-    assert float(noise.uniform([(0, 0)], 0, [4000], 4000).mean()) == pytest.approx(0.5, abs=0.03)
 
 
 @pytest.mark.parametrize("rows", [0, 3])

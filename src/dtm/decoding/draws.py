@@ -11,9 +11,10 @@ from collections.abc import Callable
 from functools import cache
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int32
 from torch import Tensor
 
+from dtm.decoding.noise import exponential, uniform
 from dtm.decoding.orders import Order
 from dtm.models.denoiser import Denoiser, log_distribution
 
@@ -23,8 +24,7 @@ Looked = tuple[Int[Tensor, " N"], Float[Tensor, " N"], Float[Tensor, " N"]]
 
 def look(
     logits: Float[Tensor, "N W"],
-    noise: Float[Tensor, "N V"] | None,
-    uniform: Float[Tensor, " N"],
+    keys: Int32[Tensor, "N 2"],
     tokens: tuple[int, int],
     temperature: float,
     order: Order,
@@ -32,15 +32,17 @@ def look(
 ) -> Looked:
     """Draw by the Gumbel-max rule, argmax of log π / τ − log E with exponential E, and score what is drawn.
 
-    Without ``noise`` the likeliest token is taken. ``tokens`` are the size of the vocabulary and the mask.
+    At temperature 0 the likeliest token is taken. Noise is that of the ``keys``; ``tokens`` are the size of
+    the vocabulary and the mask.
     """
-    log_pi = log_distribution(logits, *tokens)
-    if noise is None:
+    log_pi, ranks = log_distribution(logits, *tokens), uniform(keys)
+    if temperature == 0:
         drawn = log_pi.argmax(-1)
     else:
-        drawn = noise.log().add_(log_pi, alpha=-1 / temperature).argmin(-1)
-    uniform = uniform.to(log_pi.dtype)
-    return drawn, order.score(log_pi, drawn, uniform), log_pi.amax(-1).exp() if peaks else uniform
+        noise = exponential(keys, tokens[0], log_pi.dtype)
+        drawn = noise.log_().add_(log_pi, alpha=-1 / temperature).argmin(-1)
+    score = order.score(log_pi, drawn, ranks.to(log_pi.dtype))
+    return drawn, score, log_pi.amax(-1).exp() if peaks else ranks
 
 
 def look_for(denoiser: Denoiser, device: torch.device) -> Callable[..., Looked]:

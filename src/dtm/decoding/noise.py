@@ -1,16 +1,17 @@
-"""Noise that belongs to a row: a function of (seed, row, block, step) and of nothing beside it.
+"""Noise that belongs to a row: each number is a hash of (seed, row, block, step, candidate, token).
 
 Which rows share a batch, and when a row joins it, then changes no draw; and the same row can be decoded again
-in another way with the very same noise. Draws are float32 or better whatever the model's precision.
+in another way with the very same noise. There is no generator to advance, so what is drawn from a vocabulary
+of 126,464 need not be written to memory first: a compiler works it out where it is used, and on every device
+from the same bits. Draws are float32 or better whatever the model's precision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int32
 from torch import Tensor
 
 from dtm.random import derived_seed
@@ -18,41 +19,51 @@ from dtm.random import derived_seed
 Place = tuple[int, int]
 """A row's number, and the block that it works on."""
 
+NOWHERE = -1
+"""In the place of a token, for a number that belongs to a candidate as a whole."""
 
-@final
-class RowNoise:
-    """The noise of all rows of one seed."""
 
-    def __init__(self, seed: int, device: torch.device) -> None:
-        self.seed = seed
-        self._generator = torch.Generator(device)
+def row_keys(seed: int, places: Sequence[Place], device: torch.device) -> Int32[Tensor, "S 2"]:
+    """Two words for each row at its block."""
+    seeds = [derived_seed(seed, "decoding", *place) for place in places]
+    words = [(value >> 32, value & 0xFFFFFFFF) for value in seeds]
+    return torch.tensor(words, dtype=torch.int64, device=device).reshape(-1, 2).to(torch.int32)
 
-    def uniform(
-        self, places: Sequence[Place], step: int, counts: Sequence[int], width: int
-    ) -> Float[Tensor, "S M"]:
-        """For each row as many uniform numbers as it has candidates; 0 beyond them."""
-        noise = torch.zeros(len(places), width, device=self._generator.device)
-        for values, place, count in zip(noise, places, counts, strict=True):
-            if count:
-                values[:count].uniform_(generator=self._at("order", place, step))
-        return noise
 
-    def exponential(
-        self,
-        places: Sequence[Place],
-        step: int,
-        counts: Sequence[int],
-        shape: tuple[int, int],
-        dtype: torch.dtype = torch.float32,
-    ) -> Float[Tensor, "S M V"]:
-        """For each row as many rows of V exponential numbers as it has candidates; 1 beyond them."""
-        noise = torch.empty(len(places), *shape, dtype=dtype, device=self._generator.device)
-        for values, place, count in zip(noise, places, counts, strict=True):
-            if count:
-                values[:count].exponential_(generator=self._at("token", place, step))
-            if count < len(values):
-                values[count:] = 1.0
-        return noise
+def candidate_keys(rows: Int32[Tensor, "S 2"], step: int, width: int) -> Int32[Tensor, "S M 2"]:
+    """Two words for each of ``width`` candidates of a row at one step."""
+    candidate = torch.arange(width, dtype=torch.int32, device=rows.device)
+    first = _scrambled(_scrambled(rows[:, :1] ^ step) + candidate)
+    return torch.stack([first, _scrambled(first ^ rows[:, 1:])], dim=-1)
 
-    def _at(self, purpose: str, place: Place, step: int) -> torch.Generator:
-        return self._generator.manual_seed(derived_seed(self.seed, purpose, *place, step))
+
+def uniform(keys: Int32[Tensor, "*N 2"]) -> Float[Tensor, "*N"]:
+    """A number between 0 and 1 for each candidate."""
+    return _fractions(_bits(keys, NOWHERE), torch.float32)
+
+
+def exponential(keys: Int32[Tensor, "N 2"], vocab_size: int, dtype: torch.dtype) -> Float[Tensor, "N V"]:
+    """A number with density e^{−x} for each token at each candidate."""
+    token = torch.arange(vocab_size, dtype=torch.int32, device=keys.device)
+    return _fractions(_bits(keys[:, None], token), dtype).neg_().log1p_().neg_()
+
+
+def _bits(keys: Int32[Tensor, "*N 2"], token: Int32[Tensor, " V"] | int) -> Int32[Tensor, "*M"]:
+    """32 bits for each pair."""
+    first, second = keys.unbind(-1)
+    return _scrambled(_scrambled(token ^ first) + second)
+
+
+def _fractions(bits: Int32[Tensor, "*N"], dtype: torch.dtype) -> Float[Tensor, "*N"]:
+    """31 of the 32 bits as a number above 0; small ones are as fine as large ones are coarse."""
+    return ((bits >> 1) & 0x7FFFFFFF).to(dtype).add_(0.5).mul_(2.0**-31)
+
+
+def _scrambled(word: Int32[Tensor, "*N"]) -> Int32[Tensor, "*N"]:
+    """A bijection of 32-bit words in which every bit of the result depends on every bit.
+
+    Products wrap around. A shift to the right copies the sign, which the mask takes away.
+    """
+    word = (word ^ (word >> 16).bitwise_and_(0xFFFF)) * 0x7FEB352D
+    word = (word ^ (word >> 15).bitwise_and_(0x1FFFF)) * (0x846CA68B - (1 << 32))
+    return word ^ (word >> 16).bitwise_and_(0xFFFF)

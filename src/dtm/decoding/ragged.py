@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor
 
-from dtm.decoding.noise import RowNoise
+from dtm.decoding.noise import row_keys
 from dtm.decoding.rounds import Round
 from dtm.decoding.sampler import Decoder
 from dtm.decoding.spans import Spans
@@ -65,7 +65,7 @@ def decode_rows(
     is_completion = torch.zeros_like(attention)
     is_completion[:, width:] = True
     revealed_at = torch.full_like(tokens, -1)
-    mask, noise = where_padded(attention), RowNoise(seed, device)
+    mask = where_padded(attention)
     prompt = _numbers(torch.cat([tokens, attention], dim=1))
     working, waiting = list(range(len(prompts)))[:batch], list(range(len(prompts)))[batch:]
     written, taken = [0] * len(prompts), [0] * len(prompts)  # tokens and steps of each row so far
@@ -76,7 +76,8 @@ def decode_rows(
         spans = Spans.of(starts, size, width + length, denoiser.shift, device)
         places = [(row, written[row] // size) for row in working]
         asked, looked = [prompt[row] for row in working], None if mask is None else mask[rows]
-        block = Round(denoiser, decoder, spans, places, asked, noise, cache, looked)
+        keys = row_keys(seed, places, device)
+        block = Round(denoiser, decoder, spans, places, asked, keys, cache, looked)
         new, step, steps = block.write(tokens[rows])
         tokens[rows] = new
         begun = torch.tensor([taken[row] for row in working], device=device)[:, None]

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Int32
 from torch import Tensor
 
 from dtm.decoding.draws import look_for
-from dtm.decoding.noise import Place, RowNoise
+from dtm.decoding.noise import Place, candidate_keys, uniform
 from dtm.decoding.sampler import Decoder, quotas
 from dtm.decoding.spans import Spans
 from dtm.models.cache import KeyValues
@@ -40,7 +40,8 @@ class Round:
     places: Sequence[Place]
     prompts: Sequence[int]
     """The prompt of each row, by a number."""
-    noise: RowNoise
+    keys: Int32[Tensor, "S 2"]
+    """Of the noise of each row at its block."""
     cache: KeyValues | None
     mask: Bool[Tensor, "S L"] | None
 
@@ -89,13 +90,13 @@ class Round:
         # The masked positions first, in order: their number is known here, so nothing waits for the device.
         order = masked.int().argsort(dim=1, descending=True, stable=True)[:, : max(left)]
         where, candidate = self.spans.where.gather(1, order), masked.gather(1, order)
-        uniform = self.noise.uniform(self.places, step, left, where.shape[1])
+        keys = candidate_keys(self.keys, step, where.shape[1])
         if not decoder.order.reads_posterior and decoder.certainty is None:
-            best, chosen = _highest(uniform, candidate, max(quota), limit)
-            counts = [min(share, remaining) for share, remaining in zip(quota, left, strict=True)]
-            where, uniform = where.gather(1, best), uniform.gather(1, best)
-            return where, chosen, self._look(tokens, where, step, counts, uniform)[0]
-        drawn, score, peak = self._look(tokens, where, step, left, uniform)
+            best, chosen = _highest(uniform(keys), candidate, max(quota), limit)
+            keys = keys.gather(1, best[..., None].expand(-1, -1, 2))
+            where = where.gather(1, best)
+            return where, chosen, self._look(tokens, where, step, keys)[0]
+        drawn, score, peak = self._look(tokens, where, step, keys)
         best, kept = _highest(score, candidate, max(quota), limit)
         chosen = torch.zeros_like(candidate).scatter(1, best, kept)
         if decoder.certainty is not None:
@@ -107,8 +108,7 @@ class Round:
         tokens: Int[Tensor, "S L"],
         where: Int[Tensor, "S M"],
         step: int,
-        counts: list[int],
-        uniform: Float[Tensor, "S M"],
+        keys: Int32[Tensor, "S M 2"],
     ) -> tuple[Int[Tensor, "S M"], Float[Tensor, "S M"], Float[Tensor, "S M"]]:
         """At each position the token drawn, its score, and the highest probability if that is needed."""
         states, model = self._states(tokens, where, begins=step == 0), self.denoiser
@@ -120,8 +120,7 @@ class Round:
             logits = model.head(states[some].flatten(0, 1))
             looked = look(
                 logits,
-                self._noise(logits, some, step, counts),
-                uniform[some].flatten(),
+                keys[some].flatten(0, 1),
                 (model.vocab_size, model.mask_id),
                 self.decoder.temperature,
                 self.decoder.order,
@@ -130,16 +129,6 @@ class Round:
             parts.append([value.view(-1, where.shape[1]) for value in looked])
         drawn, score, peak = (torch.cat(part) for part in zip(*parts, strict=True))
         return drawn, score, peak
-
-    def _noise(
-        self, logits: Float[Tensor, "N W"], some: slice, step: int, counts: list[int]
-    ) -> Float[Tensor, "N V"] | None:
-        """Exponential numbers for every token at every position; none at temperature 0."""
-        if self.decoder.temperature == 0:
-            return None
-        places, dtype = self.places[some], torch.promote_types(logits.dtype, torch.float32)
-        shape = len(logits) // len(places), self.denoiser.vocab_size
-        return self.noise.exponential(places, step, counts[some], shape, dtype).flatten(0, 1)
 
     def _states(
         self, tokens: Int[Tensor, "S L"], where: Int[Tensor, "S M"], begins: bool

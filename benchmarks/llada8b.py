@@ -7,8 +7,8 @@ timing is the median after warm-up; beside it stands the floor, its operations a
 product measured in the same run. A random model never writes an end token, so for the ragged mix the
 benchmark itself says when a row is done: after a length drawn uniformly from 60 to 256 tokens.
 
-Results are written after every part; --only PART runs one and keeps the others, --smoke all of them in
-miniature on a CPU.
+Results are written after every part, with its commit; --only PART runs one and keeps the others, --smoke all
+of them in miniature on a CPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from dtm.tasks.countdown.reward import reward
-from dtm.training.folder import environment
+from dtm.training.folder import commit, environment
 from llada8b_profile import profile, switches
 from llada8b_rollouts import cached, cheap, exact, fp8, ragged
 from llada8b_setup import SMALL, WHOLE, Rig
@@ -125,6 +125,7 @@ def main() -> None:
         bench.say(f"── {name}")
         try:
             PARTS[name](bench)
+            bench.keep(measured_at=bench.results.get("measured_at", {}) | {name: commit()})
         except Exception:  # the parts that follow are worth having all the same
             traceback.print_exc()
             failed.append(name)

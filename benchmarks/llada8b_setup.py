@@ -26,8 +26,8 @@ class Sizes:
     completion: int = 256
     block: int = 32
     batches: tuple[int, ...] = (30, 64, 128)
-    ragged: tuple[int, int] = (64, 320)
-    """Rows together, and in all."""
+    ragged: tuple[int, int] = (128, 480)
+    """Rows together, and in all: the paper's buffer."""
     shortest: int = 60
     rank: int = 128
     micro_batches: tuple[int, ...] = (12, 24, 48)

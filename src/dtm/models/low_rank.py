@@ -49,15 +49,13 @@ def projections(x: Float[Tensor, "*P D"], layers: Iterable[nn.Module]) -> tuple[
     seen = F.dropout(x, first.dropout) if first.dropout and first.training else x
     if not torch.is_autocast_enabled(x.device.type):
         seen = seen.to(down.dtype)
-    low = torch.split(F.linear(seen, down), [layer.lora_A.out_features for layer in adapted], -1)
-    small = {id(layer): part * layer.scale for layer, part in zip(adapted, low, strict=True)}
+    low = iter(torch.split(F.linear(seen, down), [layer.lora_A.out_features for layer in adapted], -1))
     return tuple(
-        _with_update(layer, x, small[id(layer)]) if isinstance(layer, Adapted) else layer(x)
-        for layer in layers
+        _with_update(layer, x, next(low)) if isinstance(layer, Adapted) else layer(x) for layer in layers
     )
 
 
-def _with_update(layer: Adapted, x: Float[Tensor, "*P D"], small: Float[Tensor, "*P R"]) -> Tensor:
-    """In the precision in which the frozen layer answers."""
+def _with_update(layer: Adapted, x: Float[Tensor, "*P D"], low: Float[Tensor, "*P R"]) -> Tensor:
+    """W x + B (s A x), given A x, in the precision in which the frozen layer answers."""
     y: Tensor = layer.base_layer(x)
-    return y + layer.lora_B(small).to(y.dtype)
+    return y + layer.lora_B(layer.scale * low).to(y.dtype)

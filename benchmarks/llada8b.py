@@ -125,7 +125,8 @@ def main() -> None:
         bench.say(f"── {name}")
         try:
             PARTS[name](bench)
-            bench.keep(measured_at=bench.results.get("measured_at", {}) | {name: commit()})
+            made = {"commit": commit(), "matmul_tflops": bench.rate / 1e12}
+            bench.keep(measured_at=bench.results.get("measured_at", {}) | {name: made})
         except Exception:  # the parts that follow are worth having all the same
             traceback.print_exc()
             failed.append(name)

@@ -21,7 +21,6 @@ from torch.autograd import DeviceType
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity
 
-from dtm.decoding.noise import row_keys
 from dtm.decoding.rounds import Round
 from dtm.decoding.spans import Spans
 from dtm.models.transformer import Transformer
@@ -101,12 +100,11 @@ def block_writers(bench: Rig, model: Transformer) -> tuple[Callable[[], object],
     tokens[:, : sizes.prompt] = make_prompts(bench, rows).tokens
     spans = Spans.of([sizes.prompt] * rows, sizes.block, length, sizes.model.shift, bench.device)
     cache, places = model.new_cache(rows, length), [(row, 0) for row in range(rows)]
-    keys = row_keys(0, places, bench.device)
 
     def write(steps: int) -> object:
         decoder = replace(decoder_of(bench, 1, model.fp8), tokens_per_step=sizes.block // steps)
         with bench.autocast(), torch.no_grad():
-            return Round(model, decoder, spans, places, range(rows), keys, cache, None).write(tokens)
+            return Round(model, decoder, spans, places, range(rows), 0, cache, None).write(tokens)
 
     return lambda: write(1), lambda: write(2)
 

@@ -160,6 +160,7 @@ def pretrain(
     device = build.build_device(config)
     task = build.build_task(config)
     model = build.new_model(config.model, task, config.seed)
+    build.pretraining_masks(config, task)  # what cannot be is said before there is a folder
     with Interrupts() as interrupts:
         folder = found or RunFolder.create(config, "pretrain", out)
         callbacks = [JsonLines(folder.metrics), *callbacks]

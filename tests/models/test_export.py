@@ -16,7 +16,6 @@ from dtm.models.adapters import adapter_weights
 from dtm.models.export import load_adapter, save_adapter, save_merged
 from dtm.random import stream
 
-peft = pytest.importorskip("peft")
 FAMILIES = pytest.mark.parametrize("family", ["llada", "dream"])
 PATHS = {"llada": "model.transformer.blocks.{}.ff_out", "dream": "model.layers.{}.mlp.down_proj"}
 
@@ -68,6 +67,7 @@ def hub_skeleton(folder) -> nn.Module:
 
 @FAMILIES
 def test_peft_loads_the_adapter_over_the_hub_models_names(write_hub, tmp_path, family):
+    peft = pytest.importorskip("peft")
     folder = write_hub(family)
     student, lora = trained(dtm.load_model(folder))
     save_adapter(student, lora, tmp_path / "adapter", folder)

@@ -13,7 +13,7 @@ import dtm
 from dtm.errors import ConfigError
 from dtm.training import build
 from dtm.training.interrupts import Interrupted
-from dtm.training.plan import pretraining_plan
+from dtm.training.plan import forecast, pretraining_plan
 from dtm.training.pretraining import Pretrainer, cosine
 
 
@@ -96,15 +96,32 @@ def test_the_last_steps_can_be_masked_in_the_decoders_blocks(short, tmp_path):
     assert resumed.run() == settled.bound()
 
 
-def test_settling_needs_blocks(short):
+def test_settling_needs_blocks(short, tmp_path):
     config = replace(
         short,
         decoding=replace(short.decoding, block=None),
         pretrain=replace(short.pretrain, settle=0.3),
     )
-    for use in (pretrainer, pretraining_plan):
+    for use in (pretrainer, pretraining_plan, lambda config: forecast(config, "pretrain")):
         with pytest.raises(ConfigError, match=r"give decoding\.block, or set it to 0"):
             use(config)
+    with pytest.raises(ConfigError, match="give decoding"):
+        dtm.pretrain(config, out=tmp_path / "base")
+    assert not (tmp_path / "base").exists()
+
+
+def test_settling_leaves_out_what_comes_after_the_end_where_tuning_does(short):
+    for after_end in (True, False):
+        config = replace(
+            short,
+            decoding=replace(short.decoding, block=2),
+            objective=replace(short.objective, after_end=after_end),
+            pretrain=replace(short.pretrain, settle=0.3),
+        )
+        task = build.build_task(config)
+        usual, late = build.pretraining_masks(config, task)
+        assert (usual.block, usual.end_id) == (None, None)
+        assert (late.block, late.end_id) == (2, None if after_end else task.eos_id)
 
 
 def test_the_rate_warms_up_and_falls_as_a_cosine():

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor
 
-from dtm.decoding.noise import row_keys
 from dtm.decoding.rounds import Round
 from dtm.decoding.sampler import Decoder
 from dtm.decoding.spans import Spans
@@ -76,8 +75,7 @@ def decode_rows(
         spans = Spans.of(starts, size, width + length, denoiser.shift, device)
         places = [(row, written[row] // size) for row in working]
         asked, looked = [prompt[row] for row in working], None if mask is None else mask[rows]
-        keys = row_keys(seed, places, device)
-        block = Round(denoiser, decoder, spans, places, asked, keys, cache, looked)
+        block = Round(denoiser, decoder, spans, places, asked, seed, cache, looked)
         new, step, steps = block.write(tokens[rows])
         tokens[rows] = new
         begun = torch.tensor([taken[row] for row in working], device=device)[:, None]

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int, Int32
 from torch import Tensor
 
 from dtm.decoding.draws import look_for
-from dtm.decoding.noise import Place, candidate_keys, uniform
+from dtm.decoding.noise import Place, candidate_keys, row_keys, uniform
 from dtm.decoding.sampler import Decoder, quotas
 from dtm.decoding.spans import Spans
 from dtm.models.cache import KeyValues
@@ -40,8 +40,8 @@ class Round:
     places: Sequence[Place]
     prompts: Sequence[int]
     """The prompt of each row, by a number."""
-    keys: Int32[Tensor, "S 2"]
-    """Of the noise of each row at its block."""
+    seed: int
+    """Of the rows' noise."""
     cache: KeyValues | None
     mask: Bool[Tensor, "S L"] | None
 
@@ -59,12 +59,13 @@ class Round:
             for step in range(max(map(len, shares)))
         ]
         limits = torch.tensor(schedule, device=tokens.device)
+        rows = row_keys(self.seed, self.places, tokens.device)
         revealed = torch.full_like(tokens, -1)
         for step, quota in enumerate(schedule):
             if not any(left):
                 break
             steps = [count + (remaining > 0) for count, remaining in zip(steps, left, strict=True)]
-            where, chosen, drawn = self._reveal(tokens, step, left, quota, limits[step])
+            where, chosen, drawn = self._reveal(tokens, step, left, quota, limits[step], rows)
             tokens = tokens.scatter(1, where, torch.where(chosen, drawn, tokens.gather(1, where)))
             revealed = revealed.scatter(1, where, torch.where(chosen, step, revealed.gather(1, where)))
             if self.decoder.certainty is None:
@@ -84,13 +85,14 @@ class Round:
         left: list[int],
         quota: list[int],
         limit: Int[Tensor, " S"],
+        rows: Int32[Tensor, "S 2"],
     ) -> tuple[Int[Tensor, "S M"], Bool[Tensor, "S M"], Int[Tensor, "S M"]]:
         """Candidate positions, which of them to reveal, and the tokens drawn there."""
         masked, decoder = self._masked(tokens), self.decoder
         # The masked positions first, in order: their number is known here, so nothing waits for the device.
         order = masked.int().argsort(dim=1, descending=True, stable=True)[:, : max(left)]
         where, candidate = self.spans.where.gather(1, order), masked.gather(1, order)
-        keys = candidate_keys(self.keys, step, where.shape[1])
+        keys = candidate_keys(rows, step, where.shape[1])
         if not decoder.order.reads_posterior and decoder.certainty is None:
             best, chosen = _highest(uniform(keys), candidate, max(quota), limit)
             keys = keys.gather(1, best[..., None].expand(-1, -1, 2))

@@ -1,8 +1,8 @@
 """What a tuned adapter becomes: a PEFT adapter folder under the hub's names, or merged weights.
 
-The adapter folder is one that peft can put on the original hub model. Merged weights
-are made from the base's own files, never from the quantised copy that was trained above: file by file,
-W + (α / r) B A in float32, in the layout, the shards and the dtype of the base.
+The adapter folder is one that peft can put on the original hub model. Merged weights are made from the base's
+own files, never from the quantised copy that was trained above: file by file, W + (α / r) B A in float32, in
+the layout, the shards and the dtype of the base.
 """
 
 from __future__ import annotations

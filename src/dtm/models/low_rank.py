@@ -8,7 +8,7 @@ the size of the output, which at the width of LLaDA are what adapters cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,9 +38,11 @@ class Adapted(nn.Module):
         return y
 
 
-def projections(x: Float[Tensor, "*P D"], layers: Iterable[nn.Module]) -> tuple[Tensor, ...]:
-    """What each layer makes of the same input; adapters drop out the same part of it."""
-    layers = list(layers)
+def projections(x: Float[Tensor, "*P D"], layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
+    """What each layer makes of the same input.
+
+    The adapters among them are one model's, alike in dropout and mode: they drop out the same part of x.
+    """
     adapted = [layer for layer in layers if isinstance(layer, Adapted)]
     if not adapted:
         return tuple(layer(x) for layer in layers)
@@ -49,6 +51,7 @@ def projections(x: Float[Tensor, "*P D"], layers: Iterable[nn.Module]) -> tuple[
     seen = F.dropout(x, first.dropout) if first.dropout and first.training else x
     if not torch.is_autocast_enabled(x.device.type):
         seen = seen.to(down.dtype)
+    # No table by layer: torch.compile would prepare it anew for the layers of every block.
     low = iter(torch.split(F.linear(seen, down), [layer.lora_A.out_features for layer in adapted], -1))
     return tuple(
         _with_update(layer, x, next(low)) if isinstance(layer, Adapted) else layer(x) for layer in layers

@@ -22,7 +22,7 @@ NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 _LOGIT_COPIES = 6
 """log π_θ, log π_a and π_a of the loss, and π_θ, π_a and a product in its metrics, all float32."""
 _DRAW_COPIES = 4
-"""Logits in the model's precision, log π, noise, and the words that it is made of, in decoding."""
+"""In decoding: logits in the model's precision and in float32, log π, and noise or two copies of its bits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

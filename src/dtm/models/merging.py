@@ -86,7 +86,7 @@ def _weight(layer: Any) -> Tensor:
     weight: Tensor = full_weight(base) if is_nf4(base) else base.weight
     if not isinstance(layer, Adapted):
         return weight
-    update = layer.lora_B.weight.float() @ layer.lora_A.weight.float()
+    update = layer.lora_B.weight @ layer.lora_A.weight
     return update.mul_(layer.scale).add_(weight).to(weight.dtype)
 
 

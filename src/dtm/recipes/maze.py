@@ -54,9 +54,7 @@ def maze() -> RunConfig:
         audit=AuditConfig(share=0.0),
         objective=ObjectiveConfig(after_end=False),
         tilt=TiltConfig(step=2.5, final=32.5, max_steps=270),
-        replay=ReplayConfig(
-            prompts=2048, completions=8, refresh_every=270, refresh_fraction=0.125, priority=0.5
-        ),
+        replay=ReplayConfig(prompts=2048, completions=8, refresh_every=270, priority=0.5),
         optimizer=OptimizerConfig(lr=1e-4, batch=768, decay=0.8),
         evaluation=EvaluationConfig(prompts=256, completions=4),
         checkpoint=CheckpointConfig(every=500),  # a phase takes seconds, and its end is saved

@@ -146,7 +146,10 @@ def build_interpolant(config: RunConfig, task: Task) -> Interpolant:
 
 
 def pretraining_masks(config: RunConfig, task: Task) -> tuple[MaskCount, MaskCount]:
-    """The interpolants of `dtm pretrain`: of most steps, and of the last ones if the base is to settle."""
+    """The interpolants of `dtm pretrain`: of most steps, and of the last ones if the base is to settle.
+
+    The latter are those that tuning will use, so they leave out what that leaves out.
+    """
     settings, decoding = config.pretrain, config.decoding
     require(
         not settings.settle or decoding.block is not None,

@@ -79,8 +79,8 @@ def rows_per_rollout(config: RunConfig) -> int:
 def training_seconds(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:
     """An update costs a forward and a backward pass of the student and a forward pass of π_a."""
     done = work(config)
-    block = build.block_size(config.objective.block, config.decoding)
-    update = _update(config, task, model, device, block) + _forward(config, task, model, device)
+    masks = MaskCount(build.block_size(config.objective.block, config.decoding))
+    update = _update(config, task, model, device, masks) + _forward(config, task, model, device)
     return done.rollouts * _rollout(config, task, model, device) + done.rows * update
 
 
@@ -103,8 +103,11 @@ def counted_seconds(config: RunConfig, task: Task, shape: TransformerConfig, dev
 
 def pretraining_seconds(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:
     """All updates of `dtm pretrain`."""
-    block = build.block_size(config.pretrain.block, config.decoding)
-    return config.pretrain.steps * config.pretrain.batch * _update(config, task, model, device, block)
+    (usual, late), settings = build.pretraining_masks(config, task), config.pretrain
+    row = (1 - settings.settle) * _update(config, task, model, device, usual)
+    if settings.settle:
+        row += settings.settle * _update(config, task, model, device, late)
+    return settings.steps * settings.batch * row
 
 
 def spoken(seconds: float) -> str:
@@ -140,11 +143,11 @@ def _forward(config: RunConfig, task: Task, model: Denoiser, device: torch.devic
         return _seconds(lambda: model.hidden(examples.tokens)) / ROWS
 
 
-def _update(config: RunConfig, task: Task, model: Denoiser, device: torch.device, block: int | None) -> float:
+def _update(config: RunConfig, task: Task, model: Denoiser, device: torch.device, masks: MaskCount) -> float:
     """Seconds of a row's forward and backward pass."""
     noise = stream(0, "forecast", device=device)
     examples = task.examples("train", ROWS, noise)
-    states = MaskCount(block).states(examples, model.mask_id, noise)
+    states = masks.states(examples, model.mask_id, noise)
 
     def update(states: MaskedStates) -> None:
         with build.autocast(config, device):

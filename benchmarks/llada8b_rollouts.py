@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +16,7 @@ from dtm.models.transformer import Transformer
 from dtm.random import stream
 from dtm.records import Prompts
 from llada8b_setup import Rig, decoding_model, make_policy
+from measuring import Stamp
 
 COMPLETIONS = 6
 """Of each prompt, as in the paper's Countdown and GSM8K; with a cache they share the first pass."""
@@ -56,11 +55,7 @@ def rollouts_per_second(
     bench: Rig, model: Transformer, decoder: Decoder, rows: int, blocks: int, warm: bool
 ) -> Speeds:
     """From the time of the first block of all rows and the median of the others, ``blocks`` in all."""
-    sizes, stamps = bench.sizes, list[float]()
-
-    def stamp() -> None:
-        bench.wait()
-        stamps.append(time.perf_counter())
+    sizes, stamps = bench.sizes, list[Stamp]()
 
     def run(last: int) -> None:
         def ended(_: Sequence[int], __: Tensor, written: Sequence[int]) -> list[bool]:
@@ -68,14 +63,22 @@ def rollouts_per_second(
 
         prompts = make_prompts(bench, rows)
         with bench.autocast():
-            decode_rows(model, prompts, sizes.completion, decoder, 0, rows, ended, between=stamp)
+            decode_rows(
+                model,
+                prompts,
+                sizes.completion,
+                decoder,
+                0,
+                rows,
+                ended,
+                between=lambda: stamps.append(bench.stamp()),
+            )
 
     if warm:
         run(2)  # the first block and the others are compiled for themselves
     stamps.clear()
     run(blocks)
-    stamp()
-    first, *others = [after - before for before, after in itertools.pairwise(stamps)]
+    first, *others = bench.between([*stamps, bench.stamp()])
     other, count = statistics.median(others or [first]), sizes.completion // sizes.block
     return Speeds(rows / (first + (count - 1) * other), rows / (count * other))
 

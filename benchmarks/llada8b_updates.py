@@ -21,6 +21,9 @@ from dtm.training.replay import Replay
 from llada8b_setup import Rig, make_policy
 from measuring import GIB
 
+MOST = 12
+"""Micro-batches of a timed update: on a small card they are of one row each."""
+
 
 def buffer(bench: Rig, rows: int) -> Replay:
     """Rollouts of random tokens and rewards."""
@@ -63,15 +66,22 @@ def training(bench: Rig, policy: Policy, rows: int) -> tuple[Callable[[], None],
     return micro_batch, step
 
 
-def train(bench: Rig, policy: Policy, rows: int, updates: int) -> tuple[float, float]:
-    """Median seconds of a micro-batch, and those of the optimiser's step after some of them."""
+def train(bench: Rig, policy: Policy, rows: int) -> tuple[float, float]:
+    """Median seconds of a row in whole updates, as a run makes them, and those of the optimiser's step."""
     micro_batch, step = training(bench, policy, rows)
+    count = min(bench.sizes.step // rows, MOST)
+
+    def update() -> None:
+        for _ in range(count):
+            micro_batch()
+        step()
+
+    for _ in range(2):  # the second allocates nothing new
+        micro_batch()
+        step()
+    whole = bench.seconds(update, 3, warm=0)
     micro_batch()
-    step()
-    seconds = bench.seconds(micro_batch, updates, warm=2)
-    step()
-    micro_batch()
-    return seconds, bench.seconds(step, 1, warm=0)
+    return whole / (count * rows), bench.seconds(step, 1, warm=0)
 
 
 def updates(
@@ -88,7 +98,7 @@ def updates(
     sizes, lora = bench.sizes, LoRA(rank=bench.sizes.rank, targets=("published",))
     with bench.counted_memory() as peak:
         policy = make_policy(bench, nf4, recompute, compiled, merge)
-        micro, step = train(bench, policy, rows, max(2, sizes.step // rows))
+        row, step = train(bench, policy, rows)
         del policy
     length, scored = sizes.prompt + sizes.completion, (sizes.block + 1) / 2
     flops = update_flops(sizes.model, length, scored, lora, recompute / sizes.model.layers, merge)
@@ -110,7 +120,7 @@ def updates(
         ),
     )
     found = {
-        "rows_per_s": rows / (micro + step * rows / sizes.step),
+        "rows_per_s": 1 / row,
         "rows_per_s_floor": bench.rate / flops,
         "optimizer_s": step,
         "peak_gib": peak["allocated"],

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import Any
 import torch
 
 GIB = 2**30
+
+Stamp = Any
+"""A moment: seconds of the host's clock, or an event of the device."""
 
 
 @dataclass
@@ -57,6 +61,22 @@ class Bench:
         """Until the device has done everything."""
         if self.on_gpu:
             torch.cuda.synchronize()
+
+    def stamp(self) -> Stamp:
+        """The present moment of the device's time; nothing waits for it."""
+        if not self.on_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between(self, stamps: Sequence[Stamp]) -> list[float]:
+        """Seconds from each stamp to the next."""
+        self.wait()
+        return [
+            after - before if isinstance(before, float) else before.elapsed_time(after) / 1e3
+            for before, after in itertools.pairwise(stamps)
+        ]
 
     def seconds(self, work: Callable[[], object], repeats: int, warm: int = 1) -> float:
         """The median of some calls, after others to warm up."""

@@ -8,6 +8,7 @@ import torch
 import dtm
 from dtm.decoding import Decoder, SampledConfidence, decode_rows
 from dtm.models import LoRA, Policy, Transformer, TransformerConfig
+from dtm.models.block import add_product
 from dtm.models.merging import merged
 from dtm.random import stream
 from dtm.records import MaskedStates, Prompts
@@ -72,6 +73,33 @@ def test_a_merged_model_writes_what_the_adapted_one_writes(changes, cache):
     assert torch.equal(found, expected)
     other = decode_rows(made.base, prompts, 12, decoder, 0, 2).tokens
     assert not torch.equal(other, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_added_in_place_is_what_is_added(dtype):
+    made = policy(family="llada")
+    one = merged(made.teacher).to(dtype)
+    assert one.adds_in_place
+    before = {name: value.clone() for name, value in one.state_dict().items()}
+    at = torch.tensor([2, 9, 20])
+    in_place = one.hidden(TOKENS), one.hidden(TOKENS, at=at)
+    one.adds_in_place = False
+    plain = one.hidden(TOKENS), one.hidden(TOKENS, at=at)
+    for found, wanted in zip(in_place, plain, strict=True):
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    assert all(torch.equal(value, before[name]) for name, value in one.state_dict().items())
+
+
+def test_a_product_is_added_in_place_where_that_is_all_there_is_to_do():
+    x, y = torch.randn(2, 3, 4, generator=stream(0, "x")), torch.randn(2, 3, 5, generator=stream(0, "y"))
+    plain, biased = torch.nn.Linear(5, 4, bias=False), torch.nn.Linear(5, 4)
+    followed = x.clone().requires_grad_()
+    for given, layer, changes in ((x, biased, False), (followed, plain, False), (x.clone(), plain, True)):
+        before = given.detach().clone()
+        torch.testing.assert_close(add_product(given, y, layer), before + layer(y))
+        assert torch.equal(given, before) != changes
+    wide = add_product(x, y.double(), plain.double())  # the sum of two precisions is a new tensor
+    torch.testing.assert_close(wide, x + plain(y.double()))
 
 
 def test_models_that_are_saved_keep_the_names_of_their_layers():

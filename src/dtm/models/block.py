@@ -5,7 +5,8 @@
 
 So of a model's last block the second half is needed only where states are asked for.
 
-Letters: B batch, L length, W positions computed, H heads, K key-value heads, E head width, D model width.
+Letters: B batch, L length, W positions computed, H heads, K key-value heads, E head width, D model width,
+F feed-forward width.
 """
 
 from __future__ import annotations
@@ -82,6 +83,22 @@ class Attention(nn.Module):
         return self.qkv(x).split((x.shape[-1], narrow, narrow), -1)
 
 
+def add_product(
+    x: Float[Tensor, "*P D"], y: Float[Tensor, "*P W"], layer: nn.Module
+) -> Float[Tensor, "*P D"]:
+    """x + layer(y), written over x where one matrix product can do it."""
+    if (
+        isinstance(layer, nn.Linear)
+        and layer.bias is None
+        and layer.weight.dtype == x.dtype == y.dtype  # not four bits, nor float32 under autocast
+        and not x.requires_grad
+    ):
+        x.view(-1, x.shape[-1]).addmm_(y.flatten(0, -2), layer.weight.t())
+        return x
+    added: Tensor = x + layer(y)
+    return added
+
+
 class Block(nn.Module):
     """Attention and a gated feed-forward layer, each behind a norm."""
 
@@ -109,8 +126,12 @@ class Block(nn.Module):
     def feed(self, x: Float[Tensor, "*P D"], mixed: Float[Tensor, "*P D"]) -> Float[Tensor, "*P D"]:
         """The second half, of any positions."""
         x = x + self.attention.out(mixed)
+        return x + self.down(self.widened(x))
+
+    def widened(self, x: Float[Tensor, "*P D"]) -> Float[Tensor, "*P F"]:
+        """What the feed-forward layer makes of x before it becomes narrow again."""
         gate, up = self._branches(self.ffn_norm(x))
-        return x + self.down(F.silu(gate) * up)
+        return F.silu(gate) * up
 
     def _branches(self, x: Float[Tensor, "*P D"]) -> tuple[Tensor, ...]:
         """The two branches of the feed-forward layer."""

@@ -63,7 +63,7 @@ def merged(model: Transformer, fp8: bool = False) -> Transformer:
                     delattr(parent, name)
                 layer = _one_layer(parts)
                 setattr(parent, whole, Fp8Linear(layer.weight, layer.bias) if fp8 else layer)
-    made.fp8 = fp8
+    made.fp8, made.adds_in_place = fp8, not fp8
     return made.eval()
 
 

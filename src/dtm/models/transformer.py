@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from dtm.models.block import Block, rotary
+from dtm.models.block import Block, add_product, rotary
 from dtm.models.cache import Kept, KeyValues
 from dtm.models.denoiser import Denoiser
 from dtm.models.recording import Recording
@@ -40,6 +40,9 @@ class Transformer(Denoiser):
     recompute: int = 0
     """Blocks, from the first on, of which the input alone is kept and the rest is worked out again in the
     backward pass: a third more arithmetic for a fraction of the memory (see `dtm.models.memory`)."""
+    adds_in_place: bool = False
+    """Whether products are added to the residual stream where it lies, which spares passes over it. For what
+    `merging` makes: nothing is differentiated there, and it differs from other models by rounding anyway."""
     recording: Recording | None = None
     """Passes over batches of one shape up to the last half block, to be replayed; see `record`."""
 
@@ -76,7 +79,7 @@ class Transformer(Denoiser):
         if at is not None:
             x, mixed = (every.flatten(0, 1).index_select(0, at) for every in (x, mixed))
         last = len(self.blocks) - 1
-        states: Tensor = self.norm(self._run(last, self._prepared(Block.feed), self.blocks[last], x, mixed))
+        states: Tensor = self.norm(self._run(last, self._feed, self.blocks[last], x, mixed))
         return states
 
     def hidden_at(
@@ -107,13 +110,13 @@ class Transformer(Denoiser):
         if start is not None:
             where = start[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
             rotation = (rotation[0][where].unsqueeze(1), rotation[1][where].unsqueeze(1))
-        attend, feed = self._prepared(Block.attend), self._prepared(Block.feed)
+        attend = self._prepared(Block.attend)
 
         def attended(block: Block, x: Tensor, kept: Kept | None) -> Tensor:
             return attend(block, x, rotation, mask, kept)
 
         def through(block: Block, x: Tensor, kept: Kept | None) -> Tensor:
-            return feed(block, x, attended(block, x, kept))
+            return self._feed(block, x, attended(block, x, kept))
 
         kept: list[Kept | None] = [None] * len(self.blocks)
         if cache is not None:
@@ -149,6 +152,13 @@ class Transformer(Denoiser):
         """
         torch._dynamo.config.recompile_limit = COMPILATIONS
         self.compiled = True
+
+    def _feed(self, block: Block, x: Tensor, mixed: Tensor) -> Tensor:
+        """The second half of a block."""
+        if not self.adds_in_place:
+            return self._prepared(Block.feed)(block, x, mixed)
+        x = add_product(x, mixed, block.attention.out)
+        return add_product(x, self._prepared(Block.widened)(block, x), block.down)
 
     def _prepared(self, half: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return fused(half) if self.compiled else half

@@ -117,9 +117,9 @@ def test_initial_weights_follow_their_generator_alone():
 
 
 def test_rotary_scores_depend_on_distance_alone():
-    q, k = torch.randn(2, 1, 1, 1, 8, generator=stream(0, "qk")).expand(2, 1, 1, 12, 8)
+    q, k = torch.randn(2, 1, 1, 1, 8, generator=stream(0, "qk")).expand(2, 1, 12, 1, 8)
     angles = rotary(12, 8, 10_000.0, torch.device("cpu"))
-    scores = (rotate(q, angles) @ rotate(k, angles).transpose(-1, -2))[0, 0]
+    scores = rotate(q, angles)[0, :, 0] @ rotate(k, angles)[0, :, 0].T
     for offset in range(-11, 12):
         diagonal = scores.diagonal(offset)
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-5, rtol=0)

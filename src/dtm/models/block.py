@@ -5,8 +5,8 @@
 
 So of a model's last block the second half is needed only where states are asked for.
 
-Letters: B batch, L length, W positions computed, H heads, K key-value heads, E head width, D model width,
-F feed-forward width.
+Letters: B batch, L length, W positions computed, H heads, K key-value heads, E head width, C its pairs of
+channels, D model width, F feed-forward width.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from dtm.models.cache import Kept, replaced
 from dtm.models.low_rank import projections
 from dtm.models.shape import TransformerConfig
 
-Rotation = tuple[Float[Tensor, "*rows W E"], Float[Tensor, "*rows W E"]]
-"""Cosine and sine of the rotary angles: worked out once, shared by all blocks. Rows that look at different
-positions have their own, with a dimension for the heads."""
+Rotation = tuple[Float[Tensor, "*rows W 1 C"], Float[Tensor, "*rows W 1 C"]]
+"""Cosine and sine of the rotary angles: worked out once, shared by all heads and blocks. Rows that look at
+different positions have their own."""
 
 
 def rotary(length: int, width: int, base: float, device: torch.device) -> Rotation:
     """The half-split rotary embedding, in float32; each frequency serves two channels."""
     frequency = base ** -(torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
-    angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequency).repeat(1, 2)
+    angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequency)[:, None]
     return angles.cos(), angles.sin()
 
 
-def rotate(x: Float[Tensor, "B H W E"], rotation: Rotation) -> Float[Tensor, "B H W E"]:
-    """Rotate each pair of channels (e, e + E/2) by its angle, in float32."""
+def rotate(x: Float[Tensor, "B W H E"], rotation: Rotation) -> Float[Tensor, "B W H E"]:
+    """Rotate each pair of channels (e, e + E/2) by its angle, in float32 or better."""
+    first, second = x.to(torch.promote_types(x.dtype, torch.float32)).chunk(2, dim=-1)
     cosine, sine = rotation
-    first, second = x.float().chunk(2, dim=-1)
-    turned = torch.cat([-second, first], dim=-1)
-    return (x * cosine + turned * sine).to(x.dtype)
+    turned = first * cosine - second * sine, second * cosine + first * sine
+    return torch.cat([half.to(x.dtype) for half in turned], dim=-1)
 
 
 class Attention(nn.Module):
@@ -65,13 +65,15 @@ class Attention(nn.Module):
         """What every position given takes from every real one, kept ones included; `out` comes later."""
         counts = self.heads, self.kv_heads, self.kv_heads
         q, k, v = (
-            projected.view(*x.shape[:2], heads, -1).transpose(1, 2)
+            projected.view(*x.shape[:2], heads, -1)
             for projected, heads in zip(self._projected(x), counts, strict=True)
         )
+        # Heads stay inside positions until they are mixed, or the backward pass copies from one to the other.
         q, k = rotate(q, rotation), rotate(k, rotation)
         if kept is not None:
             k, v = replaced(kept, k, v)
         grouped = self.kv_heads != self.heads
+        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
         return mixed.transpose(1, 2).flatten(2)
 

@@ -53,18 +53,18 @@ class KeyValues:
 
 
 def replaced(
-    kept: Kept, keys: Float[Tensor, "B K W E"], values: Float[Tensor, "B K W E"]
-) -> tuple[Float[Tensor, "B K L E"], Float[Tensor, "B K L E"]]:
+    kept: Kept, keys: Float[Tensor, "B W K E"], values: Float[Tensor, "B W K E"]
+) -> tuple[Float[Tensor, "B L K E"], Float[Tensor, "B L K E"]]:
     """Write what a pass has worked out over what was kept; the keys and values of all positions."""
     all_keys, all_values, rows, where = kept
     if where is None:  # whole rows know all there is to know
         for room, new in ((all_keys, keys), (all_values, values)):
             if rows is None:
-                room.copy_(new.transpose(1, 2))
+                room.copy_(new)
             else:
-                room[rows] = new.transpose(1, 2).to(room.dtype)
+                room[rows] = new.to(room.dtype)
         return keys, values
     each = torch.arange(len(where), device=where.device)[:, None]
-    all_keys[each, where] = keys.transpose(1, 2).to(all_keys.dtype)
-    all_values[each, where] = values.transpose(1, 2).to(all_values.dtype)
-    return all_keys.transpose(1, 2), all_values.transpose(1, 2)
+    all_keys[each, where] = keys.to(all_keys.dtype)
+    all_values[each, where] = values.to(all_values.dtype)
+    return all_keys, all_values

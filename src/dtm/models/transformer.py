@@ -109,7 +109,7 @@ class Transformer(Denoiser):
         where = None
         if start is not None:
             where = start[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
-            rotation = (rotation[0][where].unsqueeze(1), rotation[1][where].unsqueeze(1))
+            rotation = (rotation[0][where], rotation[1][where])
         attend = self._prepared(Block.attend)
 
         def attended(block: Block, x: Tensor, kept: Kept | None) -> Tensor:

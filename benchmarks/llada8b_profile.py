@@ -1,15 +1,16 @@
 """Where the time of a pass goes at 8B, and what each way to make it faster brings.
 
 `profile`: kernels by kind, and how long the device waits for the host. `switches`: the same passes with and
-without fused products, with another attention kernel, and in eight bits.
+without fused products and sums in place, with another attention kernel, and in eight bits.
 
-A block of 64 rows is written in one step, a pass over whole rows, and in two, of which the second is a pass
+A block of 128 rows is written in one step, a pass over whole rows, and in two, of which the second is a pass
 over the block; the difference is the latter. Kernels are those that torch.profiler sees, wall-clock that of a
 run without it.
 """
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ from llada8b_updates import training
 KINDS = {
     "attention": r"flash|fmha|sdpa|attention",
     "sampling": r"argm(in|ax)|log_softmax|exponential|distribution|uniform|sort|topk",
-    "matrix products": r"gemm|cutlass|nvjet|xmma|cublas|splitk|triton_tem|\b(add|b|_scaled_)?mm\b|linear",
+    "matrix products": r"gemm|cutlass|nvjet|xmma|cublas|splitk|triton_tem|\b(add|b|_scaled_)?mm_?\b|linear",
     "elementwise": r"triton|elementwise|copy|memcpy|memset|cat|index|gather|scatter|reduce|norm|^aten::",
     "other": r"",
 }
@@ -60,10 +61,13 @@ def switches(bench: Rig) -> None:
     """Milliseconds of both passes of π_a, draws included, switch by switch, and of a micro-batch."""
     policy, rows = make_policy(bench, merge=True), bench.sizes.micro_batches[0]
     found: dict[str, dict[str, float]] = {}
+    apart = copy.copy(policy.pi_a())
+    apart.adds_in_place = False
     for name, model, kernel in (
         ("separate products", policy.base, None),  # a merged model's products, before fusing
+        ("fused products, sums apart", apart, None),
         ("fused products", policy.pi_a(), None),
-        ("fused products, cuDNN's attention", policy.pi_a(), SDPBackend.CUDNN_ATTENTION),
+        ("fused products, flash attention", policy.pi_a(), SDPBackend.FLASH_ATTENTION),
         ("eight bits", policy.pi_a(fp8=True), None),
     ):
         assert isinstance(model, Transformer)

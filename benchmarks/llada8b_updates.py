@@ -22,7 +22,7 @@ from llada8b_setup import Rig, make_policy
 from measuring import GIB
 
 MOST = 12
-"""Micro-batches of a timed update: on a small card they are of one row each."""
+"""Micro-batches of a timed update. On a small card they are of one row each, and its step comes too often."""
 
 
 def buffer(bench: Rig, rows: int) -> Replay:
@@ -67,18 +67,18 @@ def training(bench: Rig, policy: Policy, rows: int) -> tuple[Callable[[], None],
 
 
 def train(bench: Rig, policy: Policy, rows: int) -> tuple[float, float]:
-    """Median seconds of a row in whole updates, as a run makes them, and those of the optimiser's step."""
+    """Median seconds of a row in whole updates, and those of the optimiser's step."""
     micro_batch, step = training(bench, policy, rows)
-    count = min(bench.sizes.step // rows, MOST)
+    count = max(1, min(bench.sizes.step // rows, MOST))
 
     def update() -> None:
         for _ in range(count):
             micro_batch()
         step()
 
-    for _ in range(2):  # the second allocates nothing new
+    for _ in range(2):  # gradients are made, and added to
         micro_batch()
-        step()
+    step()
     whole = bench.seconds(update, 3, warm=0)
     micro_batch()
     return whole / (count * rows), bench.seconds(step, 1, warm=0)

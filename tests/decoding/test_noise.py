@@ -27,10 +27,10 @@ def test_it_is_a_function_of_its_place_whoever_is_beside_it():
 
 
 def test_the_highest_word_is_no_infinity():
-    keys = torch.zeros(1, 2, dtype=torch.int32)
-    top = torch.full((1,), -1, dtype=torch.int32)
-    assert float(_fractions(top, torch.float32)) < 1
-    assert bool(exponential(keys, 10, torch.float32).isfinite().all())
+    for dtype in (torch.float32, torch.float64):
+        highest = _fractions(torch.full((1,), -1, dtype=torch.int32), dtype)
+        assert bool((-torch.log1p(-highest)).isfinite())
+        assert float(highest) > 1 - 1e-7
 
 
 def test_no_rows_have_no_noise():
@@ -87,12 +87,14 @@ def test_each_bit_of_a_key_matters_to_half_of_the_numbers():
 
 ON_A_GPU = """
 import torch
-from dtm.decoding.noise import _bits, candidate_keys, row_keys
+from dtm.decoding.noise import _bits, candidate_keys, exponential, row_keys
 
 keys = candidate_keys(row_keys(0, [(0, 0)], torch.device("cpu")), 0, 64)[0]
 token = torch.arange(1000, dtype=torch.int32)
-for bits in (_bits, torch.compile(_bits)):
+for bits, draw in ((_bits, exponential), (torch.compile(_bits), torch.compile(exponential))):
     assert torch.equal(bits(keys[:, None].cuda(), token.cuda()).cpu(), _bits(keys[:, None], token))
+    drawn = draw(keys.cuda(), 1000, torch.float32).cpu()
+    torch.testing.assert_close(drawn, exponential(keys, 1000, torch.float32))
 print("the same")
 """
 

@@ -60,10 +60,10 @@ def _bits(keys: Int32[Tensor, "*N 2"], token: Int32[Tensor, " V"] | int) -> Int3
 def _fractions(bits: Int32[Tensor, "*N"], dtype: torch.dtype) -> Float[Tensor, "*N"]:
     """31 of the bits as a number above 0 and below 1; takes the bits' own memory.
 
-    Float32 is finest near 0, where the least of many exponential numbers is; the highest it would round to 1.
+    Floats are finest near 0, where the least of many exponential numbers is; the highest would round to 1.
     """
     whole = bits.bitwise_right_shift_(1).bitwise_and_(0x7FFFFFFF)
-    return whole.to(dtype).add_(0.5).mul_(2.0**-31).clamp_(max=1 - 2.0**-24)
+    return whole.to(dtype).add_(0.5).mul_(2.0**-31).clamp_(max=1 - torch.finfo(dtype).eps / 2)
 
 
 def _scrambled(word: Int32[Tensor, "*N"]) -> Int32[Tensor, "*N"]:

@@ -11,6 +11,9 @@ channels, D model width, F feed-forward width.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -85,22 +88,6 @@ class Attention(nn.Module):
         return self.qkv(x).split((x.shape[-1], narrow, narrow), -1)
 
 
-def add_product(
-    x: Float[Tensor, "*P D"], y: Float[Tensor, "*P W"], layer: nn.Module
-) -> Float[Tensor, "*P D"]:
-    """x + layer(y), written over x where one matrix product can do it."""
-    if (
-        isinstance(layer, nn.Linear)
-        and layer.bias is None
-        and layer.weight.dtype == x.dtype == y.dtype  # not four bits, nor float32 under autocast
-        and not x.requires_grad
-    ):
-        x.view(-1, x.shape[-1]).addmm_(y.flatten(0, -2), layer.weight.t())
-        return x
-    added: Tensor = x + layer(y)
-    return added
-
-
 class Block(nn.Module):
     """Attention and a gated feed-forward layer, each behind a norm."""
 
@@ -129,6 +116,25 @@ class Block(nn.Module):
         """The second half, of any positions."""
         x = x + self.attention.out(mixed)
         return x + self.down(self.widened(x))
+
+    def feed_in_place(
+        self, x: Float[Tensor, "*P D"], mixed: Float[Tensor, "*P D"], widened: Callable[..., Tensor]
+    ) -> Float[Tensor, "*P D"]:
+        """The same written over x, each sum by the product itself; ``widened`` may be a compiled one."""
+        stream = x.view(-1, x.shape[-1])
+        stream.addmm_(mixed.flatten(0, -2), self.attention.out.weight.t())
+        stream.addmm_(widened(self, x).flatten(0, -2), self.down.weight.t())
+        return x
+
+    def adds_in_place(self, x: Float[Tensor, "*P D"], mixed: Float[Tensor, "*P D"]) -> bool:
+        """Whether `feed_in_place` can: not in four or eight bits, nor from float32 under autocast."""
+        layers: tuple[Any, ...] = self.attention.out, self.down
+        return not x.requires_grad and all(
+            isinstance(layer, nn.Linear)
+            and layer.bias is None
+            and layer.weight.dtype == x.dtype == mixed.dtype
+            for layer in layers
+        )
 
     def widened(self, x: Float[Tensor, "*P D"]) -> Float[Tensor, "*P F"]:
         """What the feed-forward layer makes of x before it becomes narrow again."""

@@ -63,7 +63,7 @@ def merged(model: Transformer, fp8: bool = False) -> Transformer:
                     delattr(parent, name)
                 layer = _one_layer(parts)
                 setattr(parent, whole, Fp8Linear(layer.weight, layer.bias) if fp8 else layer)
-    made.fp8, made.adds_in_place = fp8, not fp8
+    made.fp8, made.adds_in_place = fp8, True
     return made.eval()
 
 
@@ -86,7 +86,8 @@ def _weight(layer: Any) -> Tensor:
     weight: Tensor = full_weight(base) if is_nf4(base) else base.weight
     if not isinstance(layer, Adapted):
         return weight
-    update = layer.lora_B.weight @ layer.lora_A.weight
+    with torch.autocast(weight.device.type, enabled=False):  # rollouts ask for the sum in the midst of it
+        update = layer.lora_B.weight @ layer.lora_A.weight
     return update.mul_(layer.scale).add_(weight).to(weight.dtype)
 
 

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from dtm.models.block import Block, add_product, rotary
+from dtm.models.block import Block, rotary
 from dtm.models.cache import Kept, KeyValues
 from dtm.models.denoiser import Denoiser
 from dtm.models.recording import Recording
@@ -41,8 +41,8 @@ class Transformer(Denoiser):
     """Blocks, from the first on, of which the input alone is kept and the rest is worked out again in the
     backward pass: a third more arithmetic for a fraction of the memory (see `dtm.models.memory`)."""
     adds_in_place: bool = False
-    """Whether products are added to the residual stream where it lies, which spares passes over it. For what
-    `merging` makes: nothing is differentiated there, and it differs from other models by rounding anyway."""
+    """Whether products are added to the residual stream where it lies, if they can be; it spares passes over
+    that. For what `merging` makes: nothing is differentiated there, and it differs by rounding anyway."""
     recording: Recording | None = None
     """Passes over batches of one shape up to the last half block, to be replayed; see `record`."""
 
@@ -155,10 +155,9 @@ class Transformer(Denoiser):
 
     def _feed(self, block: Block, x: Tensor, mixed: Tensor) -> Tensor:
         """The second half of a block."""
-        if not self.adds_in_place:
-            return self._prepared(Block.feed)(block, x, mixed)
-        x = add_product(x, mixed, block.attention.out)
-        return add_product(x, self._prepared(Block.widened)(block, x), block.down)
+        if self.adds_in_place and block.adds_in_place(x, mixed):
+            return block.feed_in_place(x, mixed, self._prepared(Block.widened))
+        return self._prepared(Block.feed)(block, x, mixed)
 
     def _prepared(self, half: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return fused(half) if self.compiled else half

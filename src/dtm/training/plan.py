@@ -73,10 +73,12 @@ def _loop(config: RunConfig) -> dict[str, str]:
         }
     phases = "as ESS decides" if tilt.step == "auto" else _count(config, last, tilt.step)
     reach = "" if config.budget else f", from a = 0 to A = {tilt.final:g}"
-    renewed = f"{replay.refresh_fraction:.0%} renewed every {replay.refresh_every} steps"
+    renewed = "none renewed within it"
+    if replay.refresh_every < tilt.max_steps:
+        renewed = f"{replay.refresh_fraction:.0%} renewed every {replay.refresh_every} steps"
     return {
         "phases": f"{phases}{reach}, at most {tilt.max_steps} steps each",
-        "rollouts per phase": f"{drawn}, {renewed if replay.refresh_every < tilt.max_steps else 'all new'}",
+        "rollouts per phase": f"{drawn}, {renewed}",
     }
 
 

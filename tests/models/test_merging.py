@@ -105,11 +105,11 @@ def test_products_are_added_in_place_only_where_one_product_can_do_it():
     one = merged(policy(family="llada").teacher)
     x, mixed = torch.randn(2, 2, 5, 32, generator=stream(0, "x"))
     block = one.blocks[0]
-    assert block.adds_in_place(x, mixed)
+    assert block.can_add_in_place(x, mixed)
     assert block.feed_in_place(x, mixed, Block.widened) is x
-    assert not block.adds_in_place(x, mixed.half())
-    assert not block.adds_in_place(x.clone().requires_grad_(), mixed)
-    assert not merged(policy(family="llada").teacher, fp8=True).blocks[0].adds_in_place(x, mixed)
+    assert not block.can_add_in_place(x, mixed.half())
+    assert not block.can_add_in_place(x.clone().requires_grad_(), mixed)
+    assert not merged(policy(family="llada").teacher, fp8=True).blocks[0].can_add_in_place(x, mixed)
 
 
 def test_a_sum_is_rounded_once_also_where_rollouts_compute_in_less():

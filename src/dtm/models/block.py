@@ -126,7 +126,7 @@ class Block(nn.Module):
         stream.addmm_(widened(self, x).flatten(0, -2), self.down.weight.t())
         return x
 
-    def adds_in_place(self, x: Float[Tensor, "*P D"], mixed: Float[Tensor, "*P D"]) -> bool:
+    def can_add_in_place(self, x: Float[Tensor, "*P D"], mixed: Float[Tensor, "*P D"]) -> bool:
         """Whether `feed_in_place` can: not in four or eight bits, nor from float32 under autocast."""
         layers: tuple[Any, ...] = self.attention.out, self.down
         return not x.requires_grad and all(

@@ -155,7 +155,7 @@ class Transformer(Denoiser):
 
     def _feed(self, block: Block, x: Tensor, mixed: Tensor) -> Tensor:
         """The second half of a block."""
-        if self.adds_in_place and block.adds_in_place(x, mixed):
+        if self.adds_in_place and block.can_add_in_place(x, mixed):
             return block.feed_in_place(x, mixed, self._prepared(Block.widened))
         return self._prepared(Block.feed)(block, x, mixed)
 

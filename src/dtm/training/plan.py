@@ -96,7 +96,6 @@ def pretraining_plan(config: RunConfig) -> dict[str, str]:
         f"{config.recipe} starts from a model that has been pretrained",
     )
     task, settings = build.build_task(config), config.pretrain
-    build.pretraining_masks(config, task)
     late = f", the last {settings.settle:.0%} masked in the decoder's blocks" if settings.settle else ""
     model, device = build.new_model(config.model, task, config.seed), build.build_device(config)
     return {

@@ -75,7 +75,7 @@ def rollouts_per_second(
             )
 
     if warm:
-        run(2)  # the first block and the others are compiled for themselves
+        run(2)  # the first block and the others are compiled for themselves, and kernels chosen for the shape
     stamps.clear()
     run(blocks)
     first, *others = bench.between([*stamps, bench.stamp()])
@@ -99,14 +99,15 @@ def rollouts(bench: Rig, refresh: int | None) -> None:
     """Rollouts in lockstep, for several batch sizes."""
     name, model = "exact" if refresh is None else "cached", decoding_model(bench)
     together, apart = dict[int, float](), dict[int, float]()
-    for rows in bench.sizes.batches:
+    batches = bench.sizes.batches if refresh is None else bench.sizes.cached
+    for rows in batches:
         # A block of exact decoding takes five seconds at 30 rows and twenty at 128, where none is to spare.
-        blocks = (3 if rows <= 32 else 1) if refresh is None else (7 if rows <= 64 else 4)
+        blocks = (3 if rows <= 32 else 1) if refresh is None else (7 if rows <= 32 else 4)
         blocks = min(blocks, bench.sizes.completion // bench.sizes.block)
-        warm = refresh is not None or rows == bench.sizes.batches[0]
+        warm = refresh is not None or rows == batches[0]
         speeds = rollouts_per_second(bench, model, decoder_of(bench, refresh), rows, blocks, warm)
         together[rows], apart[rows] = speeds.together, speeds.apart
-        best = together[bench.sizes.batches[0]] if refresh is None else max(together.values())
+        best = together[batches[0]] if refresh is None else max(together.values())
         found = {"": best, "_by_batch": together, "_floor": rollout_floor(bench, refresh)}
         bench.say(f"{name} rollouts, batch {rows}: {speeds.together:.3f} /s")
         if refresh is not None:
@@ -214,9 +215,9 @@ def ragged_speed(bench: Rig, model: Transformer, refresh: int, lengths: list[int
         with bench.autocast():
             decode_rows(model, prompts, sizes.completion, decoder, 0, together, ended)
 
-    for rows in (1, together + 3):  # compile for a row alone, for rows that join and for batches that shrink
-        run(rows)
-    speed = len(lengths) / bench.seconds(lambda: run(len(lengths)), repeats=1, warm=0)
+    run(1)  # a row alone is compiled for itself
+    # All of it to warm up: for every new number of rows cuDNN prepares itself, for a twentieth of a second.
+    speed = len(lengths) / bench.seconds(lambda: run(len(lengths)), repeats=1, warm=1)
     name = f"refresh {refresh}, {len(lengths)} rows through a batch of {together}{', FP8' * model.fp8}"
     bench.say(f"ragged rollouts, {name}: {speed:.3f} /s")
     return speed

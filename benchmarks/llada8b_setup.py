@@ -26,11 +26,13 @@ class Sizes:
     completion: int = 256
     block: int = 32
     batches: tuple[int, ...] = (30, 64, 128)
-    ragged: tuple[int, int] = (128, 480)
+    cached: tuple[int, ...] = (30, 128, 256)
+    """Rows together: without a cache, and with one."""
+    ragged: tuple[int, int] = (256, 480)
     """Rows together, and in all: the paper's buffer."""
     shortest: int = 60
     rank: int = 128
-    micro_batches: tuple[int, ...] = (12, 24, 48)
+    micro_batches: tuple[int, ...] = (12, 24)
     """Rows of an update's parts: the published number, with which lean settings are measured, and more."""
     step: int = 96
     """Rows of a step of the optimiser."""
@@ -61,6 +63,7 @@ SMALL = Sizes(
     completion=16,
     block=8,
     batches=(2, 3),
+    cached=(2, 3),
     ragged=(3, 8),
     shortest=5,
     rank=4,

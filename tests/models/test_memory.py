@@ -151,7 +151,7 @@ def test_decoding_takes_keys_values_and_logits_and_merged_layers_last(targets):
     assert cached.rollouts - plain.rollouts == kept
     fused = estimate(config, run(lora=lora, decoded=5, candidates=7, merged=True, weight_bytes=4))
     policy = Policy(model, lora=lora, merge=True)
-    copied = {id(p): p for p in (*policy.pi_a().parameters(), policy.pi_a().table)}
+    copied = {id(p): p for p in policy.pi_a().parameters()}
     own = {id(p) for p in policy.teacher.parameters()}
     assert fused.adapters - plain.adapters == sum(p.nbytes for key, p in copied.items() if key not in own)
     assert fused.rollouts == plain.rollouts

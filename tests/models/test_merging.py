@@ -54,7 +54,7 @@ def test_projections_of_one_input_become_one_product(changes, targets):
     x = torch.randn(2, 5, 32, generator=stream(0, "x"))
     for number, block in enumerate(one.blocks):
         assert block.attention.qkv.weight.shape == (32 + 2 * 32 * (made.base.config.kv_heads or 4) // 4, 32)
-        for name, found in zip("qkv", block.attention.projected(x), strict=True):
+        for name, found in zip("qkv", block.attention._projected(x), strict=True):
             wanted = expected[f"blocks.{number}.attention.{name}"](x)
             torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
     assert (one.blocks[0].gate_up is None) == (targets == "v")
@@ -110,41 +110,6 @@ def test_products_are_added_in_place_only_where_one_product_can_do_it():
     assert not block.can_add_in_place(x, mixed.half())
     assert not block.can_add_in_place(x.clone().requires_grad_(), mixed)
     assert not merged(policy(family="llada").teacher, fp8=True).blocks[0].can_add_in_place(x, mixed)
-
-
-@pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("fp8", [False, True])
-@pytest.mark.parametrize("changes", [{"family": "llada"}, {"qkv_bias": True, "kv_heads": 2, "shift": 1}])
-def test_what_the_first_block_looks_up_is_what_it_would_work_out(changes, fp8, layers):
-    one = merged(policy(**changes, layers=layers).teacher, fp8=fp8)
-    cache, start = one.new_cache(3, 7), torch.tensor([1, 0, 3])
-    window = TOKENS.gather(1, start[:, None] + torch.arange(2))
-
-    def passes() -> list[torch.Tensor]:
-        with torch.no_grad():
-            whole = one.hidden(TOKENS, cache=cache)
-            return [
-                whole,
-                one.hidden(window, None, cache, start),
-                *(kept.clone() for kept in cache.layers[0]),
-            ]
-
-    looked_up, table = passes(), one.table
-    assert table is not None
-    assert table.shape[0] == one.embedding.num_embeddings
-    one.table = None
-    for found, wanted in zip(looked_up, passes(), strict=True):
-        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
-    one.table = torch.zeros_like(table)
-    assert not torch.allclose(looked_up[0], passes()[0], atol=1e-3)
-
-
-def test_it_is_looked_up_in_the_precision_that_a_pass_computes_in():
-    one = merged(policy(family="llada").teacher)
-    with torch.no_grad(), torch.autocast("cpu", torch.float16):
-        cache = one.new_cache(3, 7)
-        assert one.hidden(TOKENS, cache=cache).isfinite().all()
-    assert cache.layers[0][0].dtype == cache.layers[1][0].dtype == torch.float16
 
 
 def test_a_sum_is_rounded_once_also_where_rollouts_compute_in_less():

@@ -100,7 +100,7 @@ def test_eight_bits_are_counted_and_refused_where_layers_do_not_fit(tiny):
     preflight.check(config, task)
     shape = preflight.model_shape(config, task)
     more = preflight.memory(config, task, shape).adapters - preflight.memory(tiny, task, shape).adapters
-    assert more == fp8_bytes(shape, bytes_each=4)
+    assert more == fp8_bytes(shape)
     odd = replace(shape, ffn=40)
     with pytest.raises(ConfigError, match=r"decoding.fp8 .* gate has 32 inputs and 40 outputs"):
         preflight.check_fp8(config, odd, torch.device("cpu"))

@@ -6,7 +6,7 @@
 So of a model's last block the second half is needed only where states are asked for.
 
 Letters: B batch, L length, W positions computed, H heads, K key-value heads, E head width, C its pairs of
-channels, D model width, F feed-forward width, V tokens, Q = (H + 2 K) E.
+channels, D model width, F feed-forward width.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from dtm.models.cache import Kept, replaced
@@ -66,19 +66,10 @@ class Attention(nn.Module):
         kept: Kept | None = None,
     ) -> Float[Tensor, "B W D"]:
         """What every position given takes from every real one, kept ones included; `out` comes later."""
-        return self.mixed(self.projected(x), rotation, mask, kept)
-
-    def mixed(
-        self,
-        projected: tuple[Tensor, ...],
-        rotation: Rotation,
-        mask: Bool[Tensor, "B 1 1 L"] | None,
-        kept: Kept | None,
-    ) -> Float[Tensor, "B W D"]:
-        """The same of queries, keys and values."""
         counts = self.heads, self.kv_heads, self.kv_heads
         q, k, v = (
-            part.view(*part.shape[:2], heads, -1) for part, heads in zip(projected, counts, strict=True)
+            projected.view(*x.shape[:2], heads, -1)
+            for projected, heads in zip(self._projected(x), counts, strict=True)
         )
         # Heads stay inside positions until they are mixed, or the backward pass copies from one to the other.
         q, k = rotate(q, rotation), rotate(k, rotation)
@@ -89,16 +80,12 @@ class Attention(nn.Module):
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
         return mixed.transpose(1, 2).flatten(2)
 
-    def projected(self, x: Float[Tensor, "*P D"]) -> tuple[Tensor, ...]:
+    def _projected(self, x: Float[Tensor, "B W D"]) -> tuple[Tensor, ...]:
         """Queries, keys and values."""
         if self.qkv is None:
             return projections(x, (self.q, self.k, self.v))
-        return self.parted(self.qkv(x))
-
-    def parted(self, projected: Float[Tensor, "*P Q"]) -> tuple[Tensor, ...]:
-        """Queries, keys and values that lie one after the other."""
-        one = projected.shape[-1] // (self.heads + 2 * self.kv_heads)
-        return torch.split(projected, [self.heads * one, self.kv_heads * one, self.kv_heads * one], -1)
+        narrow = x.shape[-1] // self.heads * self.kv_heads
+        return self.qkv(x).split((x.shape[-1], narrow, narrow), -1)
 
 
 class Block(nn.Module):
@@ -124,18 +111,6 @@ class Block(nn.Module):
     ) -> Float[Tensor, "B W D"]:
         """The first half: what each position takes from the others."""
         return self.attention(self.attention_norm(x), rotation, mask, kept)
-
-    def attend_by_table(
-        self,
-        table: Float[Tensor, "V Q"],
-        tokens: Int[Tensor, "B W"],
-        dtype: torch.dtype,
-        rotation: Rotation,
-        mask: Bool[Tensor, "B 1 1 L"] | None,
-        kept: Kept | None = None,
-    ) -> Float[Tensor, "B W D"]:
-        """The first half of the first block, whose queries, keys and values `table` has for every token."""
-        return self.attention.mixed(self.attention.parted(table[tokens].to(dtype)), rotation, mask, kept)
 
     def feed(self, x: Float[Tensor, "*P D"], mixed: Float[Tensor, "*P D"]) -> Float[Tensor, "*P D"]:
         """The second half, of any positions."""

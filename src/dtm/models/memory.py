@@ -113,7 +113,7 @@ def estimate(model: TransformerConfig, run: TrainingShape) -> Memory:
         state = 3 * trained * 4
     return Memory(
         weights=weights(model, run.weight_bytes, run.nf4),
-        adapters=copies + (fp8_bytes(model, run.weight_bytes) if run.fp8 else 0),
+        adapters=copies + (fp8_bytes(model) if run.fp8 else 0),
         optimizer=state,
         activations=activations(model, run),
         logits=_LOGIT_COPIES * 4 * min(run.rows * run.scored, run.held or run.rows * run.scored) * model.rows,
@@ -163,25 +163,16 @@ def adapter_parameters(model: TransformerConfig, lora: LoRA) -> int:
 
 
 def merged_bytes(model: TransformerConfig, lora: LoRA, bytes_each: int) -> int:
-    """Copies of the weights that adapters are merged into, and of those that become one matrix with them.
-
-    And the first block's queries, keys and values of every token.
-    """
+    """Copies of the weights that adapters are merged into, and of those that become one matrix with them."""
     shapes, adapted = projection_shapes(model), set(lora.projections(model.family))
     copied = [shapes[name] for names in GROUPS.values() if adapted & set(names) for name in names]
-    weights = model.layers * sum(inputs * outputs for inputs, outputs in copied)
-    return (weights + table_entries(model)) * bytes_each
+    return model.layers * sum(inputs * outputs for inputs, outputs in copied) * bytes_each
 
 
-def fp8_bytes(model: TransformerConfig, bytes_each: int) -> int:
-    """Copies of the projections in eight bits, a float32 scale for each of their outputs, and that table."""
+def fp8_bytes(model: TransformerConfig) -> int:
+    """Copies of the projections in eight bits, and a float32 scale for each of their outputs."""
     scales = model.layers * sum(outputs for _, outputs in projection_shapes(model).values())
-    return projection_parameters(model) + 4 * scales + table_entries(model) * bytes_each
-
-
-def table_entries(model: TransformerConfig) -> int:
-    """Numbers of the table of the first block's queries, keys and values by token."""
-    return model.rows * sum(projection_shapes(model)[name][1] for name in FIRST_HALF)
+    return projection_parameters(model) + 4 * scales
 
 
 def cache_bytes(model: TransformerConfig, rows: int, length: int, bytes_each: int) -> int:

@@ -1,7 +1,6 @@
 """π_a for inference: its adapter in the weights, and projections of the same input as one product.
 
     q, k, v → one matrix    gate, up → one matrix    W x + (α / r) B A x → one product, not three
-    q, k, v of the first block → a table by token
 
 The base is never touched: new layers take the place of adapted ones and of those beside them, and everything
 else is shared, so there is nothing to undo. The sum is taken in float32 and rounded to the base's precision,
@@ -15,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from dtm.errors import require
@@ -32,9 +30,6 @@ GROUPS = {
     "down": ("down",),
 }
 """What a block's projections become, and which of them: those of a group have the same input."""
-
-TOKENS = 2**14
-"""Tokens whose projections are worked out at a time."""
 
 
 def for_decoding(model: Denoiser, fp8: bool) -> Denoiser:
@@ -69,20 +64,7 @@ def merged(model: Transformer, fp8: bool = False) -> Transformer:
                 layer = _one_layer(parts)
                 setattr(parent, whole, Fp8Linear(layer.weight, layer.bias) if fp8 else layer)
     made.fp8, made.adds_in_place = fp8, True
-    made.table = _first_projections(made)
     return made.eval()
-
-
-@torch.no_grad()
-def _first_projections(model: Transformer) -> Float[Tensor, "V Q"]:
-    """Queries, keys and values of the first block for every token, in the precision of the embedding."""
-    first: Any = model.blocks[0]
-    embeddings = model.embedding.weight
-    parts = []
-    with torch.autocast(embeddings.device.type, enabled=False):
-        for some in torch.split(embeddings, TOKENS):
-            parts.append(torch.cat(first.attention.projected(first.attention_norm(some)), -1))
-    return torch.cat(parts).to(embeddings.dtype)
 
 
 @torch.no_grad()

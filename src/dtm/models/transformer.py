@@ -43,9 +43,6 @@ class Transformer(Denoiser):
     adds_in_place: bool = False
     """Whether products are added to the residual stream where it lies, if they can be; it spares passes over
     that. For what `merging` makes: nothing is differentiated there, and it differs by rounding anyway."""
-    table: Float[Tensor, "V Q"] | None
-    """Queries, keys and values of the first block for every token, which is all that they depend on: looked
-    up there, not worked out. For what `merging` makes, as no weight of it changes."""
     recording: Recording | None = None
     """Passes over batches of one shape up to the last half block, to be replayed; see `record`."""
 
@@ -57,7 +54,6 @@ class Transformer(Denoiser):
         self.embedding = nn.Embedding(config.rows, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=config.norm_eps)
-        self.register_buffer("table", None, persistent=False)
         self.unembedding = None if config.tied else nn.Linear(config.width, config.rows, bias=False)
         if generator is not None:
             self._initialise(generator)
@@ -114,24 +110,21 @@ class Transformer(Denoiser):
         if start is not None:
             where = start[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
             rotation = (rotation[0][where], rotation[1][where])
+        attend = self._prepared(Block.attend)
+
+        def attended(block: Block, x: Tensor, kept: Kept | None) -> Tensor:
+            return attend(block, x, rotation, mask, kept)
+
+        def through(block: Block, x: Tensor, kept: Kept | None) -> Tensor:
+            return self._feed(block, x, attended(block, x, kept))
+
         kept: list[Kept | None] = [None] * len(self.blocks)
         if cache is not None:
             kept = [(*layer, cache.rows, where) for layer in cache.layers]
-
-        def attended(number: int, block: Block, x: Tensor) -> Tensor:
-            how = rotation, mask, kept[number]
-            if number == 0 and self.table is not None:
-                attend = self._prepared(Block.attend_by_table)
-                return attend(block, self.table, tokens, self._precision(), *how)
-            return self._prepared(Block.attend)(block, x, *how)
-
-        def through(number: int, block: Block, x: Tensor) -> Tensor:
-            return self._feed(block, x, attended(number, block, x))
-
         x, last = self.embedding(tokens), len(self.blocks) - 1
         for number in range(last):
-            x = self._run(number, through, number, self.blocks[number], x)
-        return x, self._run(last, attended, last, self.blocks[last], x)
+            x = self._run(number, through, self.blocks[number], x, kept[number])
+        return x, self._run(last, attended, self.blocks[last], x, kept[last])
 
     def _run(self, number: int, part: Callable[..., Tensor], *inputs: Any) -> Tensor:
         """Part of a block, worked out again in the backward pass if the block is one of those that are."""
@@ -141,19 +134,15 @@ class Transformer(Denoiser):
 
     def new_cache(self, rows: int, length: int) -> KeyValues:
         """Room for the keys and values of so many rows, in the precision that they will come in."""
-        dtype, device = self._precision(), self.embedding.weight.device
+        weight = self.embedding.weight
+        kind = weight.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
         heads, head_width = self.config.kv_heads or self.config.heads, self.config.width // self.config.heads
 
         def room() -> Tensor:
-            return torch.zeros(rows, length, heads, head_width, dtype=dtype, device=device)
+            return torch.zeros(rows, length, heads, head_width, dtype=dtype, device=weight.device)
 
         return KeyValues(tuple((room(), room()) for _ in self.blocks))
-
-    def _precision(self) -> torch.dtype:
-        """What products return now."""
-        weight = self.embedding.weight
-        kind = weight.device.type
-        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
 
     def compile_blocks(self) -> None:
         """Let torch.compile fuse the halves of the blocks from now on.

@@ -23,6 +23,11 @@ from dtm.models.cache import Kept, replaced
 from dtm.models.low_rank import projections
 from dtm.models.shape import TransformerConfig
 
+try:
+    from dtm.models import part_attention
+except ModuleNotFoundError:  # without Triton there is no GPU that it could run on
+    part_attention = None  # type: ignore[assignment]
+
 Rotation = tuple[Float[Tensor, "*rows W 1 C"], Float[Tensor, "*rows W 1 C"]]
 """Cosine and sine of the rotary angles: worked out once, shared by all heads and blocks. Rows that look at
 different positions have their own."""
@@ -50,7 +55,7 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = config.heads
         self.kv_heads = config.kv_heads or config.heads
-        head_width = config.width // config.heads
+        self.head_width = head_width = config.width // config.heads
         self.qkv: nn.Module | None = None
         """All three as one product, in the models that `merging` makes; they have no q, k and v."""
         self.q = nn.Linear(config.width, config.width, bias=config.qkv_bias)
@@ -68,13 +73,18 @@ class Attention(nn.Module):
         """What every position given takes from every real one, kept ones included; `out` comes later."""
         counts = self.heads, self.kv_heads, self.kv_heads
         q, k, v = (
-            projected.view(*x.shape[:2], heads, -1)
+            projected.view(*x.shape[:2], heads, self.head_width)
             for projected, heads in zip(self._projected(x), counts, strict=True)
         )
         # Heads stay inside positions until they are mixed, or the backward pass copies from one to the other.
         q, k = rotate(q, rotation), rotate(k, rotation)
         if kept is not None:
             k, v = replaced(kept, k, v)
+            *_, rows, where = kept
+            is_part = rows is not None or where is not None
+            if is_part and part_attention is not None and part_attention.serves(q):
+                real = None if mask is None else mask[:, 0, 0]
+                return part_attention.part_attention(q, k, v, real).flatten(2)
         grouped = self.kv_heads != self.heads
         q, k, v = (each.transpose(1, 2) for each in (q, k, v))
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)

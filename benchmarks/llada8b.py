@@ -105,7 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=PARTS, action="append", help="one part; may be given again")
     parser.add_argument("--smoke", action="store_true", help="everything in miniature, on the CPU")
-    parser.add_argument("--minutes", type=float, default=6.5, help="no part begins after that many")
+    parser.add_argument("--minutes", type=float, default=30.0, help="no part begins after that many")
     parser.add_argument(
         "--out", type=Path, help="file of the results (default: results/llada8b.json, none for --smoke)"
     )

@@ -30,9 +30,9 @@ class Recording:
         enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
         # The weights change between replays, so their copies in lower precision must be made in each.
         with torch.autocast("cuda", dtype, enabled=enabled, cache_enabled=False):
+            # On a stream of its own, so gradients come from another one than autograd expects: already here.
+            torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
             self._replay = torch.cuda.make_graphed_callables(_Recorded(trunk, weights), (tokens,))
-        # Recording happens on a stream of its own, so gradients come from another one than autograd expects.
-        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """A copied model has other weights: it is not recorded."""

@@ -2,7 +2,7 @@
 
 Random weights, made on the device. Rollouts: prompts of 172 tokens, six completions of each (as in the
 paper's Countdown), 256 more in blocks of 32 at two tokens a step. Updates: the c-DTM loss on micro-batches of
-12 (fast: the best of 12, 24 and 48, π_a merged), adapters of rank 128 on the four published projections. A
+12 (fast: the best of 12 and 24, π_a merged), adapters of rank 128 on the four published projections. A
 timing is the median after warm-up; beside it stands the floor, its operations at the rate of a large matrix
 product measured in the same run. A random model never writes an end token, so for the ragged mix the
 benchmark itself says when a row is done: after a length drawn uniformly from 60 to 256 tokens.

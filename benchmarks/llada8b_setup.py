@@ -26,8 +26,9 @@ class Sizes:
     completion: int = 256
     block: int = 32
     batches: tuple[int, ...] = (30, 64, 128)
+    """Rows together without a cache."""
     cached: tuple[int, ...] = (30, 128, 256)
-    """Rows together: without a cache, and with one."""
+    """Rows together with one."""
     ragged: tuple[int, int] = (256, 480)
     """Rows together, and in all: the paper's buffer."""
     shortest: int = 60

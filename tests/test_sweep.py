@@ -8,7 +8,7 @@ import pytest
 
 import dtm
 from dtm.cli import main
-from dtm.cli.run import _grid
+from dtm.cli.run import _grid, _with_both
 from dtm.errors import CheckpointError, DtmError
 from dtm.sweep import over_seeds, run_all, spread, sweep_table
 
@@ -57,7 +57,6 @@ def test_a_grid_is_trained_and_summed_up_in_a_table(tiny, tmp_path, monkeypatch,
     flags += [
         "--tilt.max-steps",
         "2",
-        "--tilt.step=1",
         "--tilt.final",
         "1",
         "--evaluation.prompts",
@@ -88,9 +87,28 @@ def test_a_folder_that_holds_no_run_is_left_alone(tiny, tmp_path):
 
 
 def test_booleans_and_texts_can_be_varied():
-    grid = _grid(dtm.recipe("maze-small"), ["objective.guard=true,false", "objective.control-variate=one"])
-    assert [config.objective.guard for config in grid.values()] == [True, False]
-    assert {config.objective.control_variate for config in grid.values()} == {"one"}
+    grid = _grid(["objective.guard=true,false", "objective.control-variate=one"])
+    cells = [
+        _with_both(dtm.recipe("maze-small"), change, [], "dtm sweep", name) for name, change in grid.items()
+    ]
+    assert [config.objective.guard for config in cells] == [True, False]
+    assert {config.objective.control_variate for config in cells} == {"one"}
+
+
+@pytest.mark.parametrize(("step", "final"), [(1.0, 2.0), (40.0, 80.0)])
+def test_flags_and_varied_values_need_to_fit_only_together(step, final):
+    start = dtm.recipe("maze-small")
+    change, flags = {"tilt": {"step": step}}, ["--tilt.final", str(final)]
+    cell = _with_both(start, change, flags, "dtm sweep", "")
+    assert (cell.tilt.step, cell.tilt.final) == (step, final)
+
+
+def test_flags_and_varied_values_that_do_not_fit_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["sweep", "maze-small", "--vary", "tilt.step=1,3", "--tilt.final", "2"])
+    assert "tilt.step must lie in (0, 2]" in " ".join(capsys.readouterr().err.replace("│", "").split())
+    assert main(["sweep", "maze-small", "--vary", "tilt.step=1,3", "--tilt.step", "2"]) == 2
+    assert "--tilt.step is given and varied" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags", [["--seed", "5"], ["--vary", "seed=3,4"]])

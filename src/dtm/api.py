@@ -6,14 +6,15 @@ The command line is a thin shell around these; whatever it does can be done from
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dtm.comparison.fingerprint import run_fingerprint
-from dtm.errors import ConfigError
+from dtm.comparison.fingerprint import GROUPS, run_fingerprint
+from dtm.errors import ConfigError, RewardError, require
 from dtm.evaluation.evaluate import Evaluation, evaluate
+from dtm.evaluation.explain import differences as differing
 from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import load_adapter, save_adapter
 from dtm.models.merging import for_decoding
@@ -28,11 +29,14 @@ from dtm.training import build, preflight
 from dtm.training.checkpoint import has_checkpoint
 from dtm.training.config import EvaluationConfig, RunConfig
 from dtm.training.events import Callback, JsonLines, SampleFiles, read_events
-from dtm.training.folder import RunFolder, write_json
+from dtm.training.folder import RunFolder, write_json, write_text
 from dtm.training.interrupts import Interrupted, Interrupts
 from dtm.training.pretraining import Pretrainer
-from dtm.training.serialise import differences
+from dtm.training.serialise import differences, to_yaml
 from dtm.training.trainer import Trainer
+
+CHANGEABLE = ("reward.on_error", "reward.timeout", "checkpoint.every", "checkpoint.keep")
+"""Fields that a run may be continued with other values of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +116,14 @@ def train(
     """Tilt a recipe's base model towards a reward; the result lies in a folder of its own.
 
     ``reward`` is a function ``(prompts, completions, **columns) -> list[float | None]``; by default the
-    task's. With ``resume`` the run in ``out`` (or the recipe's latest) continues where it was stopped.
+    task's. With ``resume`` the run in ``out`` (or the recipe's latest) continues where it was stopped; one
+    that has finished is returned as it is.
     On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
     """
+    require(reward is None or callable(reward), f"reward must be a function, got {reward!r}")
     config, found = _resolve(config, "train", out, resume, reward)
+    if found is not None and found.summary.is_file():
+        return Run(found)
     objective = build.build_objective(config)
     config = build.with_base(config)
     build.build_device(config)
@@ -129,6 +137,10 @@ def train(
     with Interrupts() as interrupts:
         collector = build.build_collector(config, task, scorer, interrupts.check)
         identity = run_fingerprint(config, task, scorer)
+        if found is not None:
+            _require_same(found, identity)
+            if config != found.read_config():  # in what may be changed
+                write_text(found.config, to_yaml(config))
         folder = found or RunFolder.create(config, "train", out)  # only now: nothing is left to go wrong
         if not folder.fingerprint.is_file():
             write_json(folder.fingerprint, identity)
@@ -142,6 +154,9 @@ def train(
             progress = trainer.run()
         except Interrupted:
             return Run(folder)
+        except RewardError as problem:
+            again = f"dtm train {config.recipe} --resume --out {folder.path}"
+            raise RewardError(f"{problem}\nThe run is saved; it goes on with: {again}") from problem
     if trainer.accelerator.is_main_process:
         _save(trainer.policy, config, folder)
         write_report(folder, config, task, progress)
@@ -157,6 +172,8 @@ def pretrain(
 ) -> Run:
     """Train a recipe's base from scratch on the task's examples; pass its folder on as ``model.base``."""
     config, found = _resolve(config, "pretrain", out, resume)
+    if found is not None and found.summary.is_file():
+        return Run(found)
     device = build.build_device(config)
     task = build.build_task(config)
     model = build.new_model(config.model, task, config.seed)
@@ -217,14 +234,28 @@ def _resolve(
     if isinstance(config, str):
         return saved, folder
     if reward is not None:  # the function may have been mended since
-        config = replace(config, reward=saved.reward)
+        config = replace(config, reward=replace(config.reward, function=saved.reward.function))
     if config.model.base is None:  # then the run wrote down which one it found
         config = replace(config, model=replace(config.model, base=saved.model.base))
-    changes = list(differences(saved, config))
+    changes = [line for line in differences(saved, config) if not line.startswith(CHANGEABLE)]
     if changes:
         listed = "\n  ".join(changes)
         raise ConfigError(
             f"the run in {folder.path} was started with another configuration:\n  {listed}\n"
-            "Leave these flags out to continue it, or leave --resume out to start a new run."
+            "Leave these flags out to continue it, or start a new run: no --resume, and another --out."
         )
-    return saved, folder
+    return config, folder
+
+
+def _require_same(folder: RunFolder, identity: Mapping[str, Any]) -> None:
+    """Refuse to go on with other data or another base; a reward may have been mended."""
+    if not folder.fingerprint.is_file():
+        return
+    groups = {group: GROUPS[group] for group in ("items", "training", "model")}
+    before = json.loads(folder.fingerprint.read_text(encoding="utf-8"))
+    found = "\n".join(differing(groups, before, identity))
+    require(
+        not found,
+        f"since the run in {folder.path} was started, something else has changed:\n{found}\n"
+        "Put it back to continue it, or start a new run: no --resume, and another --out.",
+    )

@@ -8,8 +8,8 @@ import time
 import pytest
 import torch
 
-from dtm.errors import ConfigError, RewardError
-from dtm.tasks.rewards import MAX_HANGS, Scorer, load_function
+from dtm.errors import ConfigError, DtmWarning, RewardError
+from dtm.tasks.rewards import MAX_HANGS, Scorer, load_function, require_call
 
 PROMPTS = ["p0", "p1", "p2", "p3"]
 COMPLETIONS = ["good", "fine", "bad", "nice"]
@@ -68,7 +68,7 @@ def test_what_is_not_a_finite_number_is_shown_with_its_sample(value):
     assert f"reward mine returned {value!r}" in message
     assert "'p2'" in message
     assert "'bad'" in message
-    assert "--resume" in message
+    assert "--reward.on-error skip" in message
     assert "--reward.on-error skip" in message
     assert score(on_bad(lambda: value), on_error="skip") == [1.0, 1.0, None, 1.0]
 
@@ -140,6 +140,23 @@ def test_a_wrong_answer_to_one_sample_is_a_reward_error_too(answer):
         score(reward)
 
 
+def test_a_reward_outside_of_the_declared_range_is_told_once():
+    scorer = Scorer(lambda prompts, completions: [0.5, 9.5, -3.0], "mine", declared=(0.0, 1.0))
+    with pytest.warns(DtmWarning, match=r"mine returned 9\.5, outside of \[0, 1\]") as told:
+        assert [scorer(["p"] * 3, ["c"] * 3, {}) for _ in range(2)] == [[0.5, 9.5, -3.0]] * 2
+    assert len(told) == 1
+
+
+def test_what_a_function_takes_is_compared_with_the_columns_before_it_is_called():
+    require_call(lambda prompts, completions, **columns: [], "mine", ["answer"])
+    require_call(lambda *, answer, **rest: [], "mine", ["answer"])
+    require_call(max, "mine", ["answer"])  # it does not say what it takes
+    with pytest.raises(ConfigError, match=r"mine cannot be called: missing a required .*'answer'.*by name"):
+        require_call(lambda prompts, completions, answer: [], "mine", [])
+    with pytest.raises(ConfigError, match=r"unexpected keyword argument 'answer'.*\*\*columns"):
+        require_call(lambda prompts, completions: [], "mine", ["answer"])
+
+
 def test_a_long_completion_is_cut_in_the_message():
     with pytest.raises(RewardError) as caught:
         Scorer(lambda prompts, completions: [math.nan], "mine")(["p"], ["x" * 5000], {})
@@ -193,4 +210,7 @@ def test_a_missing_module_file_or_function_is_named(rewards_file):
 def test_a_file_that_cannot_be_imported_is_an_error_for_the_user(rewards_file):
     rewards_file.write_text("def length(:\n")
     with pytest.raises(ConfigError, match="my_rewards"):
+        load_function(f"{rewards_file}:length")
+    rewards_file.write_text("import math\nimport no_such_module\n")
+    with pytest.raises(ConfigError, match=r"No module named 'no_such_module' \(my_rewards\.py, line 2\)"):
         load_function(f"{rewards_file}:length")

@@ -61,20 +61,21 @@ def test_the_advice_fits_and_recomputes_no_block_too_many():
 
 
 def test_what_does_not_fit_is_told_with_the_least_that_would():
-    with pytest.raises(ConfigError, match=r"needs about 9\.\d GiB.*--rank 32"):
+    with pytest.raises(ConfigError, match=r"needs about 9\.\d GiB.*lower --rank.*weights are 5\.\d GiB"):
         advice(LLADA_8B, RUN, fit(LLADA_8B, RUN, 32, 5 * GIB), 5 * GIB)
 
 
 def test_the_command_prints_a_table_and_flags_that_train_accepts(write_hub, capsys):
     folder = write_hub("llada")
     (folder / "model.safetensors").unlink()  # the shape is enough
-    assert main(["fit", str(folder), "--memory", "2GiB", "--rank", "4"]) == 0
+    assert main(["fit", str(folder), "--memory", "2GiB", "--rank", "4", "--targets", "published"]) == 0
     printed = capsys.readouterr().out
     assert "bfloat16" in printed
     flags = printed.split("with a cache:")[1].split()
-    assert flags[-2:] == ["--decoding.cache", "block"]
     config = with_flags(recipe("llada-countdown"), flags, "dtm train")
     assert (config.model.nf4, config.decoding.cache, config.optimizer.micro_batch) == (False, "block", 12)
+    assert (config.adapter.rank, config.adapter.targets, config.decoding.block) == (4, "published", 32)
+    assert config.task.completion_length == 256
 
 
 @pytest.mark.parametrize(

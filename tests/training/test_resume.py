@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import dtm
 from dtm.errors import CheckpointError, ConfigError
 from dtm.training.checkpoint import load_latest
 from dtm.training.events import JsonLines, read_events
+from dtm.training.folder import RunFolder
 from dtm.training.interrupts import Interrupted
 from stopping import StopAt
 from timeless import timeless, timeless_rows
@@ -138,6 +142,38 @@ def test_a_resume_with_another_configuration_is_refused_with_the_list(tiny, fini
     assert "seed: 0 → 3" in str(caught.value)
     assert "tilt.final: 2.0 → 5.0" in str(caught.value)
     assert "tilt.step" not in str(caught.value)
+
+
+def test_a_resume_from_another_base_is_refused(tiny, tmp_path):
+    base = Path(shutil.copytree(tiny.model.base, tmp_path / "base"))
+    config = replace(tiny, model=replace(tiny.model, base=str(base)))
+
+    def stop(event):
+        raise Interrupted
+
+    assert not dtm.train(config, out=tmp_path / "run", callbacks=[stop]).is_finished
+    weights = next(base.rglob("model.safetensors"))
+    save_file({name: 1.3 * value for name, value in load_file(weights).items()}, weights)
+    with pytest.raises(
+        ConfigError, match=r"something else has changed:\n  the base\n    other weights\nPut it"
+    ):
+        dtm.train(config, out=tmp_path / "run", resume=True)
+
+
+def test_a_finished_run_is_not_resumed_but_returned(tiny, finished):
+    before = finished.folder.metrics.read_text()
+    assert dtm.train(tiny, out=finished.path, resume=True).summary == finished.summary
+    assert finished.folder.metrics.read_text() == before
+
+
+def test_the_latest_run_is_found_whatever_its_folder_is_called(tiny, finished, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(finished.path, tmp_path / "runs" / "mine")
+    assert RunFolder.latest(tiny.recipe, "train").path == Path("runs/mine")
+    with pytest.raises(CheckpointError, match="no earlier run of 'maze'"):
+        RunFolder.latest("maze", "train")
+    with pytest.raises(CheckpointError, match="no earlier run"):
+        RunFolder.latest(tiny.recipe, "pretrain")
 
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(tiny, finished):

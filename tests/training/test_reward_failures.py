@@ -44,8 +44,10 @@ PURPOSES = ["evaluation", "rebuild", "refresh", "closing", "evaluation again"]
 
 @pytest.mark.parametrize("call", range(5), ids=PURPOSES)
 def test_a_run_whose_reward_failed_continues_with_a_fixed_one(call, tiny, undisturbed, tmp_path):
-    with pytest.raises(RewardError, match="reward failing raised KeyError: 'answer'\n  prompt: "):
+    with pytest.raises(RewardError, match="reward failing raised KeyError: 'answer'") as caught:
         dtm.train(tiny, reward=FailingAt(call), out=tmp_path / "run")
+    assert "(test_reward_failures.py, line 33)\n  prompt: " in str(caught.value)
+    assert f"goes on with: dtm train maze-small --resume --out {tmp_path / 'run'}" in str(caught.value)
     checkpoint = load_latest(tmp_path / "run" / "checkpoints")
     assert checkpoint.state["step"] == [0, 0, 2, 4, 4][call]
     run = dtm.train(tiny, reward=steady, out=tmp_path / "run", resume=True)
@@ -72,15 +74,18 @@ def test_a_reward_that_rates_nothing_stops_the_run_under_either_policy(answer, t
         dtm.train(config, reward=lambda prompts, completions: [answer] * len(prompts), out=tmp_path / "run")
 
 
-def test_skipping_lets_a_flawed_reward_finish(tiny, tmp_path):
+def test_skipping_lets_a_flawed_reward_finish_what_it_has_begun(tiny, tmp_path):
     def flawed(prompts, completions):
         if any(len(set(path)) < 3 for path in completions):
             raise ValueError("too short")
         return steady(prompts, completions)
 
+    with pytest.raises(RewardError, match=r"--reward\.on-error skip"):
+        dtm.train(tiny, reward=flawed, out=tmp_path / "run")
     config = replace(tiny, reward=replace(tiny.reward, on_error="skip"))
-    run = dtm.train(config, reward=flawed, out=tmp_path / "run")
+    run = dtm.train(config, reward=flawed, out=tmp_path / "run", resume=True)
     assert run.is_finished
+    assert run.config.reward.on_error == "skip"
     assert sum(row["skipped"] for row in run.events("rollouts")) > 0
 
 

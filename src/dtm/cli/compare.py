@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from dtm.training.config import RunConfig
 
 EPILOG = """\
-what is equal: base, training prompts and their order, rewards, decoder, evaluator, batch, buffer, budget.
-what is each objective's own: its section, the learning rate, and c-DTM's tilt, refreshes and schedule.
+what is equal: base, training prompts and their order, rewards, decoder, evaluator, batch, budget.
+what is each objective's own: its section, the learning rate, and c-DTM's tilt, buffer and schedule.
 
 budgets
   90s, 5m, 1.5h   wall-clock of rollouts, rewards and updates; evaluations are not counted

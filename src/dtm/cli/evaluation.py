@@ -103,6 +103,7 @@ def _held_out(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from dtm import api
+    from dtm.evaluation.evaluate import held_out
     from dtm.training import build
     from dtm.training.display import measures_table
     from dtm.training.folder import make_folder, write_json
@@ -118,14 +119,16 @@ def _held_out(options: argparse.Namespace) -> int:
     models = {"tuned": run.model}
     if options.base:
         models = {"base": build.load_base(config, build.build_task(config)), **models}
-    results = {name: api.measure(config, model, setting) for name, model in models.items()}
-    Console().print(measures_table(results))
-    there = len(set(map(str, results["tuned"].prompts)))
+    asked_for = held_out(build.build_task(config), setting)
+    there = len(set(map(str, asked_for.views)))
     if there < setting.prompts:
         print(
             f"only {there} of the {setting.prompts} prompts differ: "
-            f"the {setting.split} split has no more, or repeats some"
+            f"the {setting.split} split has no more, or repeats some",
+            flush=True,
         )
+    results = {name: api.measure(config, model, setting) for name, model in models.items()}
+    Console().print(measures_table(results))
     if options.json is not None:
         rows = {name: {**result.measures, "best": result.best} for name, result in results.items()}
         write_json(options.json, {"run": str(run.path), **asdict(setting), **rows})

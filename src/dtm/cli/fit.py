@@ -63,8 +63,12 @@ def fit(arguments: list[str]) -> int:
         counts = one.rows_recomputed, one.rows_kept, one.batch_exact, one.batch_cached
         table.add_row("NF4" if one.nf4 else "bfloat16", *map(str, counts))
     Console().print(table)
+    same = (
+        f"--adapter.rank {options.rank} --adapter.targets {options.targets} "
+        f"--task.completion-length {options.completion} --decoding.block {options.block}"
+    )
     for name, flags in advice(shape, run, found, memory - CONTEXT).items():
-        print(f"{name + ':':<16} {flags}")
+        print(f"{name + ':':<16} {flags} {same}")
     return 0
 
 

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dtm.cli.parse import SYMBOLS, first_line, make_parser, with_flags
-from dtm.errors import ConfigError
+from dtm.errors import ConfigError, require
 
 if TYPE_CHECKING:
     from dtm.api import Run
     from dtm.training.config import RunConfig
+
+STOPPED = 130
+"""The exit code of a run that was asked to stop: whatever would come after it must not."""
+SHAPE = ("--model.width", "--model.layers", "--model.heads", "--model.ffn")
+"""Flags that say what `dtm pretrain` makes."""
 
 
 def train(arguments: list[str]) -> int:
     """Tilt a recipe's base model towards a reward."""
     options, config = _parse_run("train", first_line(train.__doc__), arguments)
     if options.dry_run:
-        return _dry_run(config, "train")
+        return _dry_run(config, "train", options)
 
     from dtm import api
     from dtm.training.display import Display, summary_table
@@ -39,7 +44,7 @@ def pretrain(arguments: list[str]) -> int:
     """Train a recipe's base model from scratch."""
     options, config = _parse_run("pretrain", first_line(pretrain.__doc__), arguments)
     if options.dry_run:
-        return _dry_run(config, "pretrain")
+        return _dry_run(config, "pretrain", options)
 
     from dtm import api
     from dtm.training.display import PretrainDisplay
@@ -65,6 +70,7 @@ def _foretell(config: RunConfig, command: Literal["train", "pretrain"], resume: 
         build.build_objective(config)  # what is misspelt, or missing, is said at once
         build.base_folder(config)
         task = build.build_task(config)
+        build.build_scorer(config, task)
         preflight.check(config, task)
         if isinstance(task, LanguageTask) and not resume:
             print(f"prompts: {task.spoken_counts()}", flush=True)
@@ -77,7 +83,7 @@ def _foretell(config: RunConfig, command: Literal["train", "pretrain"], resume: 
 
 def _stopped(run: Run, command: str) -> int:
     print(f"stopped and saved. Continue with: dtm {command} {run.config.recipe} --resume --out {run.path}")
-    return 0
+    return STOPPED
 
 
 def _parse_run(command: str, description: str, arguments: list[str]) -> tuple[argparse.Namespace, RunConfig]:
@@ -102,6 +108,11 @@ def _parse_run(command: str, description: str, arguments: list[str]) -> tuple[ar
     )
     parser.add_argument("--dry-run", action="store_true", help="print the resolved plan and stop")
     options, flags = parser.parse_known_args(arguments)
+    given = [flag for flag in SHAPE if any(one.partition("=")[0] == flag for one in flags)]
+    require(
+        command == "pretrain" or not given,
+        f"{', '.join(given)}: a base has a shape of its own. Make another one with `dtm pretrain`",
+    )
     config = _started(options, command) if options.resume else recipe(options.recipe)
     if options.config is not None:
         from dtm.training.serialise import load_yaml
@@ -121,11 +132,14 @@ def _started(options: argparse.Namespace, command: str) -> RunConfig:
     return folder.read_config()
 
 
-def _dry_run(config: RunConfig, command: str) -> int:
+def _dry_run(config: RunConfig, command: str, options: argparse.Namespace) -> int:
     from dtm.training import build, preflight
+    from dtm.training.folder import require_new
     from dtm.training.plan import pretraining_plan, training_plan
     from dtm.training.serialise import to_yaml
 
+    if options.out is not None and not options.resume:
+        require_new(options.out)
     plan = training_plan(config) if command == "train" else pretraining_plan(config)
     print(to_yaml(config))
     for name, value in plan.items():
@@ -165,8 +179,13 @@ def sweep(arguments: list[str]) -> int:
 
     if any(flag.partition("=")[0] == "--seed" for flag in flags):
         raise ConfigError("a sweep takes the seeds 0, 1, …: say how many with --seeds N")
-    start = with_flags(recipe(options.recipe), flags, f"dtm sweep {options.recipe}")
-    settings = _grid(start, options.vary)
+    start, prog = recipe(options.recipe), f"dtm sweep {options.recipe}"
+    for field in (text.partition("=")[0].replace("_", "-") for text in options.vary):
+        given = any(flag.partition("=")[0].replace("_", "-") == f"--{field}" for flag in flags)
+        require(not given, f"--{field} is given and varied: leave one of the two out")
+    settings = {
+        name: _with_both(start, change, flags, prog, name) for name, change in _grid(options.vary).items()
+    }
 
     from rich.console import Console
 
@@ -180,23 +199,35 @@ def sweep(arguments: list[str]) -> int:
     return 0
 
 
-def _grid(start: RunConfig, varied: Sequence[str]) -> dict[str, RunConfig]:
+def _with_both(
+    start: RunConfig, change: Mapping[str, Any], flags: Sequence[str], prog: str, name: str
+) -> RunConfig:
+    """The recipe with the flags and one cell's values: only both together need to make sense."""
+    from dtm.training.serialise import update
+
+    try:
+        varied = update(start, change, f"--vary {name}")
+    except ConfigError:  # a flag may be what it needs
+        return update(with_flags(start, flags, prog), change, f"--vary {name}")
+    return with_flags(varied, flags, prog)
+
+
+def _grid(varied: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Every combination of the values, under a name made of them; values are written as in YAML."""
     import yaml
 
-    from dtm.training.serialise import nested, update
+    from dtm.training.serialise import joined, nested
 
-    grid = {"": start}
+    grid: dict[str, dict[str, Any]] = {"": {}}
     for text in varied:
         field, equals, values = text.partition("=")
         if not (field and equals and values):
             raise ConfigError(f"--vary {text}: write FIELD=V1,V2, for example tilt.step=2.5,7.5")
         if field == "seed":
             raise ConfigError("--vary seed: a sweep takes the seeds 0, 1, …; say how many with --seeds N")
-        chosen = {}
-        for value in values.split(","):
-            change = nested(field, yaml.safe_load(value))
-            for name, config in grid.items():
-                chosen[f"{name} {field}={value}".strip()] = update(config, change, f"--vary {text}")
-        grid = chosen
-    return {name or "recipe": config for name, config in grid.items()}
+        grid = {
+            f"{name} {field}={value}".strip(): joined(change, nested(field, yaml.safe_load(value)))
+            for value in values.split(",")
+            for name, change in grid.items()
+        }
+    return {name or "recipe": change for name, change in grid.items()}

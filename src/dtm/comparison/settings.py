@@ -15,7 +15,7 @@ import yaml
 
 from dtm.errors import ConfigError, nearest, require
 from dtm.training.config import ObjectiveConfig, RunConfig
-from dtm.training.serialise import leaves, nested, read_mapping, update
+from dtm.training.serialise import joined, leaves, nested, read_mapping, update
 
 OBJECTIVES: tuple[str, ...] = get_args(get_type_hints(ObjectiveConfig)["name"])
 OWN = (
@@ -82,18 +82,8 @@ def contestants(
     changes: dict[str, Changes] = {name: {} for name in names}
     for name, further in given:
         require(name in changes, f"{name} has settings, but is not compared. {nearest(name, changes)}")
-        changes[name] = _merged(changes[name], dict(_placed(name, further)))
+        changes[name] = joined(changes[name], dict(_placed(name, further)))
     return {name: changed(with_objective(start, name), found) for name, found in changes.items()}
-
-
-def _merged(first: Changes, second: Changes) -> Changes:
-    """Both, the second where they disagree: fields that must fit each other are changed together."""
-    both = {
-        key: _merged(first[key], value)
-        for key, value in second.items()
-        if isinstance(value, Mapping) and isinstance(first.get(key), Mapping)
-    }
-    return {**first, **second, **both}
 
 
 def with_objective(config: RunConfig, name: str) -> RunConfig:

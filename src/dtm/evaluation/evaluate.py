@@ -10,6 +10,8 @@ import torch
 from dtm.evaluation.length import effective_lengths
 from dtm.models.denoiser import Denoiser
 from dtm.random import stream
+from dtm.records import Prompts
+from dtm.tasks.base import Task
 from dtm.training.config import EvaluationConfig
 from dtm.training.rollouts import Collector
 
@@ -30,6 +32,11 @@ class Evaluation:
     rewards: list[float]
 
 
+def held_out(task: Task, config: EvaluationConfig) -> Prompts:
+    """The prompts that an evaluation asks."""
+    return task.prompts(config.split, config.prompts, stream(EVALUATION_SEED, "test-prompts"))
+
+
 def evaluate(
     denoiser: Denoiser,
     collector: Collector,
@@ -37,7 +44,7 @@ def evaluate(
     device: torch.device,
 ) -> Evaluation:
     """Decode the held-out prompts and measure the completions."""
-    prompts = collector.task.prompts(config.split, config.prompts, stream(EVALUATION_SEED, "test-prompts"))
+    prompts = held_out(collector.task, config)
     generator = stream(EVALUATION_SEED, "evaluation", device=device)
     if config.temperature is not None:
         collector = replace(collector, decoder=replace(collector.decoder, temperature=config.temperature))

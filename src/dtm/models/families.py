@@ -22,8 +22,10 @@ def read_shape(folder: Path) -> tuple[Family, TransformerConfig]:
     source = folder / "config.json"
     try:
         values = json.loads(source.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as problem:
+    except OSError as problem:
         raise CheckpointError(f"no usable model in {folder}: {problem}") from None
+    except ValueError as problem:  # neither UTF-8 nor JSON
+        raise CheckpointError(f"no usable model in {folder}: {source.name} is damaged, {problem}") from None
     require(isinstance(values, dict), f"{source}: not a JSON object", CheckpointError)
     return _read(values, str(source))
 

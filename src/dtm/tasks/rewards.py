@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import math
 import sys
 import threading
+import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +34,9 @@ class Scorer:
     name: str
     on_error: Literal["stop", "skip"] = "stop"
     timeout: float = 60.0
+    declared: tuple[float, float] | None = None
+    """The lowest and the highest reward that there should be; one beyond is told, once."""
+    _told: list[float] = field(default_factory=list, repr=False, compare=False)
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
@@ -95,8 +100,8 @@ class Scorer:
         if thread.is_alive():
             raise _Hung(f"reward {self.name} did not answer within {self.timeout:g} s (reward.timeout)")
         if failure:
-            kind = type(failure[0]).__name__
-            raise _Failed(f"reward {self.name} raised {kind}: {failure[0]}") from failure[0]
+            kind, place = type(failure[0]).__name__, _place(failure[0], self.function)
+            raise _Failed(f"reward {self.name} raised {kind}: {failure[0]}{place}") from failure[0]
         return outcome[0]
 
     def _checked(self, value: Any, prompt: Any, completion: Any) -> float | None:
@@ -107,6 +112,7 @@ class Scorer:
         except (TypeError, ValueError):
             number = math.nan
         if math.isfinite(number):
+            self._tell_beyond(number)
             return number
         if self.on_error == "skip":
             return None
@@ -114,10 +120,22 @@ class Scorer:
             f"reward {self.name} returned {value!r}, not a finite number{self._shown(prompt, completion)}"
         )
 
+    def _tell_beyond(self, number: float) -> None:
+        """Say that the declared range is not what the function returns; the ratio guard relies on it."""
+        if self.declared is None or self._told or self.declared[0] <= number <= self.declared[1]:
+            return
+        self._told.append(number)
+        low, high = self.declared
+        told = (
+            f"reward {self.name} returned {number:g}, outside of [{low:g}, {high:g}] (reward.low, "
+            "reward.high): the ratio guard takes this range for granted. Start with a wider one, or without"
+        )
+        warnings.warn(told, DtmWarning, stacklevel=2)
+
     def _shown(self, prompt: Any, completion: Any) -> str:
         return (
             f"\n  prompt:     {_short(prompt)}\n  completion: {_short(completion)}\n"
-            "Fix the function and continue with --resume, or leave such samples out: --reward.on-error skip."
+            "Mend the function, or leave such samples out: --reward.on-error skip."
         )
 
 
@@ -127,6 +145,28 @@ class _Failed(Exception):
 
 class _Hung(Exception):
     """The user's function did not return in time."""
+
+
+def _place(problem: BaseException, function: Callable[..., Any]) -> str:
+    """The line that raised, in the function's own file if it was there; nothing where the call failed."""
+    frames = traceback.extract_tb(problem.__traceback__)[1:]  # the first one is ours
+    file = getattr(getattr(function, "__code__", None), "co_filename", None)
+    frames = [frame for frame in frames if frame.filename == file] or list(frames)
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def require_call(function: Callable[..., Any], name: str, columns: Iterable[str]) -> None:
+    """Refuse a reward that cannot be called with prompts, completions and the columns of the data."""
+    given = ["prompts", "completions", *columns]
+    try:
+        inspect.signature(function).bind(**dict.fromkeys(given))
+    except TypeError as problem:
+        raise ConfigError(
+            f"reward {name} cannot be called: {problem}. It is given {', '.join(given)} by name; "
+            "**columns takes those that it does not name, and further ones are columns of the data."
+        ) from None
+    except ValueError:  # a function that does not say what it takes
+        return
 
 
 def _short(value: Any, limit: int = 300) -> str:
@@ -139,22 +179,31 @@ def load_function(spec: str, kind: str = "reward") -> Callable[..., Any]:
     place, colon, name = spec.rpartition(":")
     if not colon or not place or not name:
         raise ConfigError(f"{kind} {spec!r} must be written module:function or path/to/file.py:function")
+    if place.endswith(".py") and not Path(place).exists():
+        raise ConfigError(f"{kind} {spec!r}: there is no file {place}")
     try:
         module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
-    except ModuleNotFoundError as problem:
-        raise ConfigError(
-            f"{kind} {spec!r}: {problem}. Run from the folder that holds it, or give the file's path."
-        ) from None
-    except FileNotFoundError:
-        raise ConfigError(f"{kind} {spec!r}: there is no file {place}") from None
     except Exception as problem:
-        kind_of = type(problem).__name__
-        raise ConfigError(f"{kind} {spec!r}: {place} cannot be imported, {kind_of}: {problem}") from problem
+        missing = problem.name if isinstance(problem, ModuleNotFoundError) else None
+        if missing is not None and f"{place}.".startswith(f"{missing}."):
+            raise ConfigError(
+                f"{kind} {spec!r}: {problem}. Run from the folder that holds it, or give the file's path."
+            ) from None
+        kind_of, where = type(problem).__name__, _place_of_import(problem)
+        raise ConfigError(
+            f"{kind} {spec!r}: {place} cannot be imported, {kind_of}: {problem}{where}"
+        ) from problem
     function = getattr(module, name, None)
     if not callable(function):
         choices = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise ConfigError(f"{kind} {spec!r}: no function {name!r} in {place}. {nearest(name, choices)}")
     return function
+
+
+def _place_of_import(problem: Exception) -> str:
+    """The user's line that raised, not one of the import system's."""
+    frames = [f for f in traceback.extract_tb(problem.__traceback__) if not f.filename.startswith("<frozen")]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if len(frames) > 2 else ""
 
 
 def _import_module(name: str) -> Any:
@@ -165,8 +214,6 @@ def _import_module(name: str) -> Any:
 
 def _import_file(path: Path) -> Any:
     """Run a file as a module of its own name; files beside it can be imported from it."""
-    if not path.exists():
-        raise FileNotFoundError(path)
     name = f"dtm_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

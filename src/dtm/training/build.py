@@ -24,7 +24,7 @@ from dtm.random import stream
 from dtm.tasks.base import Reward, Task
 from dtm.tasks.maze import MazeTask
 from dtm.tasks.mini import Countdown, MiniTask, Sudoku
-from dtm.tasks.rewards import Scorer, load_function
+from dtm.tasks.rewards import Scorer, load_function, require_call
 from dtm.training.baselines import build_baseline, build_plan
 from dtm.training.config import DecodingConfig, LanguageConfig, MiniConfig, ModelConfig, RunConfig
 from dtm.training.folder import RUNS, RunFolder
@@ -182,16 +182,16 @@ def build_scorer(config: RunConfig, task: Task, reward: Reward | None = None) ->
     else:
         require(config.task.kind != "custom", "your own data needs your own reward: --reward module:function")
         function, name = task.reward, f"{task.name}'s own"
-    return Scorer(function, name, config.reward.on_error, config.reward.timeout)
+    require(callable(function), f"reward must be a function, or module:function in the configuration: {name}")
+    require_call(function, name, task.prompts("train", 1, stream(0, "columns")).columns)
+    return Scorer(function, name, config.reward.on_error, config.reward.timeout, config.reward.declared)
 
 
 def reward_range(config: RunConfig, task: Task, own_reward: bool) -> float | None:
     """Width of the reward's range, where it is known: declared, or the task's."""
-    low, high = config.reward.low, config.reward.high
-    require((low is None) == (high is None), "give reward.low and reward.high together, or neither")
-    if low is None or high is None:
+    if config.reward.declared is None:
         return None if own_reward else task.reward_range[1] - task.reward_range[0]
-    require(low < high, f"reward.low {low:g} must be below reward.high {high:g}")
+    low, high = config.reward.declared
     return high - low
 
 

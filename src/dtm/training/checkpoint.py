@@ -80,7 +80,9 @@ def load_latest(folder: Path) -> Checkpoint:
             return Checkpoint(tensors, json.loads((path / "state.json").read_text(encoding="utf-8")))
         told = f"checkpoint {path} is damaged ({problem}); trying the one before"
         warnings.warn(told, DtmWarning, stacklevel=2)
-    raise CheckpointError(f"no usable checkpoint in {folder}: start the run again without --resume")
+    raise CheckpointError(
+        f"no usable checkpoint in {folder}: start a new run, without --resume and with another --out"
+    )
 
 
 def _found(folder: Path) -> list[Path]:

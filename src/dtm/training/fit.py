@@ -84,7 +84,8 @@ def advice(model: TransformerConfig, run: TrainingShape, found: list[Fit], room:
         least = (min(one.smallest.total for one in found) + CONTEXT) / 2**30
         raise ConfigError(
             "it does not fit: one row, in four bits and with all blocks recomputed, needs about "
-            f"{least:.1f} GiB. Smaller: --rank 32, --targets published, --completion 128."
+            f"{least:.1f} GiB. Less: a lower --rank, fewer --targets, a shorter --completion; of that the "
+            f"weights are {min(one.smallest.weights for one in found) / 2**30:.1f} GiB."
         )
     best = usable[0]
     rows = min(best.rows_recomputed, ENOUGH)

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dtm.errors import CheckpointError, ConfigError, nearest, require
 from dtm.training.config import RunConfig
@@ -41,11 +41,7 @@ class RunFolder:
     def create(cls, config: RunConfig, kind: str, out: str | Path | None) -> RunFolder:
         """A new folder, ``runs/RECIPE-KIND-TIME`` unless a path is given, with the resolved configuration."""
         path = Path(out) if out else unused(RUNS / f"{config.recipe}-{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
-        require(
-            not (path / "config.yaml").exists(),
-            f"{path} already holds a run. Continue it with --resume, or choose another folder with --out.",
-            CheckpointError,
-        )
+        require_new(path)
         folder = cls(make_folder(path))
         write_text(folder.config, to_yaml(config))
         write_json(path / "environment.json", environment())
@@ -63,15 +59,15 @@ class RunFolder:
 
     @classmethod
     def latest(cls, recipe: str, kind: str) -> RunFolder:
-        """The newest run of a recipe under ``runs/``."""
-        found = sorted(RUNS.glob(f"{recipe}-{kind}-*/config.yaml"), key=lambda p: p.stat().st_mtime)
-        require(
-            bool(found),
+        """The newest run of a recipe directly under ``runs/``, whatever its folder is called."""
+        newest_first = sorted(RUNS.glob("*/config.yaml"), key=lambda p: p.stat().st_mtime, reverse=True)
+        for folder in (cls(path.parent) for path in newest_first):
+            if folder.kind == kind and folder.read_config().recipe == recipe:
+                return folder
+        raise CheckpointError(
             f"no earlier run of {recipe!r} under {RUNS}/ to resume; name its folder with --out, "
-            "or leave --resume out to start one",
-            CheckpointError,
+            "or leave --resume out to start one"
         )
-        return cls(found[-1].parent)
 
     @classmethod
     def pretrained(cls, recipe: str) -> RunFolder | None:
@@ -119,6 +115,11 @@ class RunFolder:
     def fingerprint(self) -> Path:
         """What decides the result apart from the objective."""
         return self.path / "fingerprint.json"
+
+    @property
+    def kind(self) -> Literal["train", "pretrain"]:
+        """Which command started it: one that tilts writes its fingerprint down first."""
+        return "train" if self.fingerprint.is_file() else "pretrain"
 
     def finished(self, path: Path) -> Path:
         """One of the paths above, which is there once the run has finished."""
@@ -203,6 +204,21 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Replace a JSON file in one move."""
     write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def require_new(path: Path) -> None:
+    """Refuse a folder that holds a run, or that cannot be made; nothing is made here."""
+    require(
+        not (path / "config.yaml").exists(),
+        f"{path} already holds a run. Continue it with --resume, or choose another folder with --out.",
+        CheckpointError,
+    )
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    require(
+        there.is_dir() and os.access(there, os.W_OK),
+        f"no folder can be made at {path}: {there} is "
+        f"{'not for us to write in' if there.is_dir() else 'a file'}. Choose another place",
+    )
 
 
 def make_folder(path: Path) -> Path:

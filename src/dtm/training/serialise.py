@@ -37,6 +37,8 @@ def read_mapping(path: Path) -> Mapping[str, Any]:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"no configuration file at {path}") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder: name the YAML file in it") from None
     except (yaml.YAMLError, UnicodeDecodeError) as problem:
         raise ConfigError(f"{path} is not valid YAML: {problem}") from None
     if not isinstance(data, Mapping):
@@ -50,6 +52,20 @@ def nested(field: str, value: Any) -> dict[str, Any]:
     for name in reversed(field.replace("-", "_").split(".")):
         change = {name: change}
     return dict(change)
+
+
+def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Both changes, the second where they disagree: fields that must fit each other are changed together.
+
+    >>> joined({"tilt": {"step": 1, "final": 3}}, {"tilt": {"step": 2}, "seed": 4})
+    {'tilt': {'step': 2, 'final': 3}, 'seed': 4}
+    """
+    both = {
+        key: joined(first[key], value)
+        for key, value in second.items()
+        if isinstance(value, Mapping) and isinstance(first.get(key), Mapping)
+    }
+    return {**first, **second, **both}
 
 
 def update(config: Config, data: Mapping[str, Any], where: str) -> Config:

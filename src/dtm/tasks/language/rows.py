@@ -33,6 +33,10 @@ class Row:
         return str(self.prompt) if self.same is None else self.same
 
 
+RESERVED = {"prompts", "completions"}
+"""What a reward is given beside the columns of the rows."""
+
+
 def read_own(path: Path) -> list[Row]:
     """Rows of a JSON-lines file of one's own: a "prompt" in each, and the same other columns in all."""
     require(path.is_file(), f"task.data: no file {path}", DataError)
@@ -53,6 +57,12 @@ def read_own(path: Path) -> list[Row]:
             DataError,
         )
         prompt = found.pop("prompt")
+        taken = sorted(found.keys() & RESERVED)
+        require(
+            not taken,
+            f"{where}: a reward is given {', '.join(taken)} already. Call this column something else",
+            DataError,
+        )
         require(
             isinstance(prompt, str) or _are_messages(prompt),
             f'{where}: "prompt" must be text, or a list of {{"role": …, "content": …}}',

@@ -44,7 +44,8 @@ class Chat:
         tokenizer = kind.from_pretrained(path, local_files_only=True)
         require(
             tokenizer.chat_template is not None,
-            f"the tokenizer in {path} has no chat template: its tokenizer_config.json must hold one",
+            f"the tokenizer in {path} has no chat template: put one into its tokenizer_config.json, or "
+            "beside it as chat_template.jinja",
         )
         return cls(tokenizer)
 

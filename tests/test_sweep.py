@@ -107,8 +107,26 @@ def test_flags_and_varied_values_that_do_not_fit_are_refused(capsys):
     with pytest.raises(SystemExit):
         main(["sweep", "maze-small", "--vary", "tilt.step=1,3", "--tilt.final", "2"])
     assert "tilt.step must lie in (0, 2]" in " ".join(capsys.readouterr().err.replace("│", "").split())
-    assert main(["sweep", "maze-small", "--vary", "tilt.step=1,3", "--tilt.step", "2"]) == 2
-    assert "--tilt.step is given and varied" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("varied", "flags", "said"),
+    [
+        ("tilt.step=1,3", ["--tilt.step", "2"], "tilt.step: given by a flag and varied"),
+        ("objective.guard=true,false", ["--objective.no-guard"], "objective.guard: given by a flag"),
+        ("reward.function=a:f,b:f", ["--reward", "c:f"], "reward.function: given by a flag"),
+        ("model.width=32,64", [], "--model.width: a base has a shape of its own"),
+    ],
+)
+def test_what_would_make_cells_alike_is_refused(varied, flags, said, capsys):
+    assert main(["sweep", "maze-small", "--vary", varied, *flags]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_range_may_be_half_varied_and_half_given():
+    change, flags = {"reward": {"low": -1.0}}, ["--reward.high", "1"]
+    cell = _with_both(dtm.recipe("maze-small"), change, flags, "dtm sweep", "")
+    assert cell.reward.declared == (-1.0, 1.0)
 
 
 @pytest.mark.parametrize("flags", [["--seed", "5"], ["--vary", "seed=3,4"]])

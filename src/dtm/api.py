@@ -6,6 +6,7 @@ The command line is a thin shell around these; whatever it does can be done from
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from dtm.comparison.fingerprint import GROUPS, run_fingerprint
 from dtm.errors import ConfigError, RewardError, require
 from dtm.evaluation.evaluate import Evaluation, evaluate
-from dtm.evaluation.explain import differences as differing
+from dtm.evaluation.explain import differences
 from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import load_adapter, save_adapter
 from dtm.models.merging import for_decoding
@@ -32,11 +33,8 @@ from dtm.training.events import Callback, JsonLines, SampleFiles, read_events
 from dtm.training.folder import RunFolder, write_json, write_text
 from dtm.training.interrupts import Interrupted, Interrupts
 from dtm.training.pretraining import Pretrainer
-from dtm.training.serialise import differences, to_yaml
+from dtm.training.serialise import obstacles, to_yaml
 from dtm.training.trainer import Trainer
-
-CHANGEABLE = ("reward.on_error", "reward.timeout", "checkpoint.every", "checkpoint.keep")
-"""Fields that a run may be continued with other values of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class Run:
 
     @property
     def config(self) -> RunConfig:
-        """The configuration it was started with."""
+        """The configuration it was started with, or continued with since."""
         return self.folder.read_config()
 
     @property
@@ -130,6 +128,7 @@ def train(
     task = build.build_task(config)
     preflight.check(config, task)
     scorer = build.build_scorer(config, task, reward)
+    build.check_columns(scorer, task)
     interpolant = build.build_interpolant(config, task)
     base = build.load_base(config, task)
     own_reward = reward is not None or config.reward.function is not None
@@ -138,12 +137,10 @@ def train(
         collector = build.build_collector(config, task, scorer, interrupts.check)
         identity = run_fingerprint(config, task, scorer)
         if found is not None:
-            _require_same(found, identity)
-            if config != found.read_config():  # in what may be changed
-                write_text(found.config, to_yaml(config))
+            identity = _require_same(found, identity)
+            _note_changes(found, config)
         folder = found or RunFolder.create(config, "train", out)  # only now: nothing is left to go wrong
-        if not folder.fingerprint.is_file():
-            write_json(folder.fingerprint, identity)
+        write_json(folder.fingerprint, identity)
         callbacks = [JsonLines(folder.metrics), SampleFiles(folder.samples), *callbacks]
         trainer = Trainer(
             config, base, collector, objective, interpolant, span, callbacks, folder.checkpoints
@@ -155,7 +152,9 @@ def train(
         except Interrupted:
             return Run(folder)
         except RewardError as problem:
-            again = f"dtm train {config.recipe} --resume --out {folder.path}"
+            again = f"dtm train {config.recipe} --resume --out {shlex.quote(str(folder.path))}"
+            if reward is not None:
+                again = f"dtm.train({config.recipe!r}, reward=…, out={str(folder.path)!r}, resume=True)"
             raise RewardError(f"{problem}\nThe run is saved; it goes on with: {again}") from problem
     if trainer.accelerator.is_main_process:
         _save(trainer.policy, config, folder)
@@ -179,6 +178,8 @@ def pretrain(
     model = build.new_model(config.model, task, config.seed)
     build.pretraining_masks(config, task)  # what cannot be is said before there is a folder
     with Interrupts() as interrupts:
+        if found is not None:
+            _note_changes(found, config)
         folder = found or RunFolder.create(config, "pretrain", out)
         callbacks = [JsonLines(folder.metrics), *callbacks]
         pretrainer = Pretrainer(config, task, model, device, callbacks, folder.checkpoints, interrupts.check)
@@ -237,7 +238,7 @@ def _resolve(
         config = replace(config, reward=replace(config.reward, function=saved.reward.function))
     if config.model.base is None:  # then the run wrote down which one it found
         config = replace(config, model=replace(config.model, base=saved.model.base))
-    changes = [line for line in differences(saved, config) if not line.startswith(CHANGEABLE)]
+    changes = list(obstacles(saved, config))
     if changes:
         listed = "\n  ".join(changes)
         raise ConfigError(
@@ -247,15 +248,25 @@ def _resolve(
     return config, folder
 
 
-def _require_same(folder: RunFolder, identity: Mapping[str, Any]) -> None:
-    """Refuse to go on with other data or another base; a reward may have been mended."""
+def _note_changes(folder: RunFolder, config: RunConfig) -> None:
+    """Write down with what a run goes on, where that may be changed."""
+    if config != folder.read_config():
+        write_text(folder.config, to_yaml(config))
+
+
+def _require_same(folder: RunFolder, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Refuse to go on with other data or another base; else the fingerprint, with the settings of today.
+
+    A reward may have been mended.
+    """
     if not folder.fingerprint.is_file():
-        return
+        return dict(identity)
     groups = {group: GROUPS[group] for group in ("items", "training", "model")}
     before = json.loads(folder.fingerprint.read_text(encoding="utf-8"))
-    found = "\n".join(differing(groups, before, identity))
+    found = "\n".join(differences(groups, before, identity))
     require(
         not found,
-        f"since the run in {folder.path} was started, something else has changed:\n{found}\n"
+        f"what the run in {folder.path} started from has changed:\n{found}\n"
         "Put it back to continue it, or start a new run: no --resume, and another --out.",
     )
+    return {**before, "settings": identity["settings"]}

@@ -26,7 +26,7 @@ from dtm.training.checkpoint import has_checkpoint
 from dtm.training.config import RunConfig
 from dtm.training.folder import RunFolder, write_text
 from dtm.training.interrupts import Interrupted, Interrupts
-from dtm.training.serialise import differences, to_yaml
+from dtm.training.serialise import obstacles, to_yaml
 
 Say = Callable[[str], None]
 Verb = Literal["train", "pretrain"]
@@ -158,7 +158,7 @@ class _Job:
             f"{self.folder} exists and holds no run. Choose another folder with --out.",
             CheckpointError,
         )
-        changes = list(differences(RunFolder(self.folder).read_config(), self.config))
+        changes = list(obstacles(RunFolder(self.folder).read_config(), self.config))
         require(
             not changes,
             f"{self.folder} holds a run of another configuration ({'; '.join(changes)}). "
@@ -176,9 +176,9 @@ class _Job:
             command.append("--resume")
         else:
             shutil.rmtree(self.folder, ignore_errors=True)  # killed before its first checkpoint
-            settings = self.folder.with_name(f"{self.name}.yaml")
-            write_text(settings, to_yaml(self.config))
-            command += ["--config", str(settings)]
+        settings = self.folder.with_name(f"{self.name}.yaml")
+        write_text(settings, to_yaml(self.config))
+        command += ["--config", str(settings)]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         self.begin = time.perf_counter()

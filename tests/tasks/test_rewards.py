@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import math
 import time
 
@@ -69,7 +71,6 @@ def test_what_is_not_a_finite_number_is_shown_with_its_sample(value):
     assert "'p2'" in message
     assert "'bad'" in message
     assert "--reward.on-error skip" in message
-    assert "--reward.on-error skip" in message
     assert score(on_bad(lambda: value), on_error="skip") == [1.0, 1.0, None, 1.0]
 
 
@@ -79,6 +80,20 @@ def test_an_exception_is_named_with_the_sample_that_raised_it():
     assert "'p2'" in str(caught.value)
     assert "'bad'" in str(caught.value)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_an_exception_is_shown_with_the_line_of_the_reward_and_not_of_what_it_calls():
+    class Parser:
+        def __call__(self, prompts, completions):
+            return json.loads("{")
+
+    first = Parser.__call__.__code__.co_firstlineno
+    for function in (Parser(), functools.partial(Parser()), Parser().__call__):
+        with (
+            pytest.warns(DtmWarning),
+            pytest.raises(RewardError, match=rf"\(test_rewards\.py, line {first + 1}\)"),
+        ):
+            Scorer(function, "mine")(["p"], ["c"], {})
 
 
 def test_an_exception_skips_its_own_sample_alone():
@@ -147,6 +162,26 @@ def test_a_reward_outside_of_the_declared_range_is_told_once():
     assert len(told) == 1
 
 
+def test_whatever_can_be_called_with_the_columns_is_a_reward():
+    class Reward:
+        def __call__(self, prompts, completions, **columns):
+            return []
+
+        def method(self, prompts, completions, answer):
+            return []
+
+    def each(text):
+        return 0.0
+
+    @functools.wraps(each)
+    def of_all(completions, **columns):
+        return list(map(each, completions))
+
+    need_scale = functools.partial(lambda prompts, completions, answer, scale: [], scale=2)
+    for function in (Reward(), Reward().method, of_all, need_scale):
+        require_call(function, "mine", ["answer"])
+
+
 def test_what_a_function_takes_is_compared_with_the_columns_before_it_is_called():
     require_call(lambda prompts, completions, **columns: [], "mine", ["answer"])
     require_call(lambda *, answer, **rest: [], "mine", ["answer"])
@@ -210,6 +245,8 @@ def test_a_missing_module_file_or_function_is_named(rewards_file):
 def test_a_file_that_cannot_be_imported_is_an_error_for_the_user(rewards_file):
     rewards_file.write_text("def length(:\n")
     with pytest.raises(ConfigError, match="my_rewards"):
+        load_function(f"{rewards_file}:length")
+    with pytest.raises(ConfigError, match=r"SyntaxError: .*\(my_rewards\.py, line 1\)$"):
         load_function(f"{rewards_file}:length")
     rewards_file.write_text("import math\nimport no_such_module\n")
     with pytest.raises(ConfigError, match=r"No module named 'no_such_module' \(my_rewards\.py, line 2\)"):

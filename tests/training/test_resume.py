@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import dtm
 from dtm.errors import CheckpointError, ConfigError
+from dtm.tasks.maze import MazeTask
 from dtm.training.checkpoint import load_latest
 from dtm.training.events import JsonLines, read_events
 from dtm.training.folder import RunFolder
@@ -144,20 +146,50 @@ def test_a_resume_with_another_configuration_is_refused_with_the_list(tiny, fini
     assert "tilt.step" not in str(caught.value)
 
 
-def test_a_resume_from_another_base_is_refused(tiny, tmp_path):
-    base = Path(shutil.copytree(tiny.model.base, tmp_path / "base"))
+@pytest.fixture
+def stopped(tiny, tmp_path):
+    """A run that was stopped at once, from a base of its own; and its configuration."""
+    base = shutil.copytree(tiny.model.base, tmp_path / "base")
     config = replace(tiny, model=replace(tiny.model, base=str(base)))
 
     def stop(event):
         raise Interrupted
 
-    assert not dtm.train(config, out=tmp_path / "run", callbacks=[stop]).is_finished
-    weights = next(base.rglob("model.safetensors"))
+    return dtm.train(config, out=tmp_path / "run", callbacks=[stop]), config
+
+
+def test_a_resume_from_another_base_is_refused(stopped):
+    run, config = stopped
+    weights = next(Path(config.model.base).rglob("model.safetensors"))
     save_file({name: 1.3 * value for name, value in load_file(weights).items()}, weights)
+    with pytest.raises(ConfigError, match=r"has changed:\n  the base\n    other weights\nPut it back"):
+        dtm.train(config, out=run.path, resume=True)
+
+
+def test_a_resume_with_other_prompts_is_refused(stopped, monkeypatch):
+    run, config = stopped
+    usual = MazeTask.prompts
+
+    def others(task, split, count, generator):
+        return usual(task, split, count + 1, generator).select(range(1, count + 1))
+
+    monkeypatch.setattr(MazeTask, "prompts", others)
     with pytest.raises(
-        ConfigError, match=r"something else has changed:\n  the base\n    other weights\nPut it"
+        ConfigError, match=r"other questions or gold answers\n .*\n    other training prompts"
     ):
-        dtm.train(config, out=tmp_path / "run", resume=True)
+        dtm.train(config, out=run.path, resume=True)
+
+
+def test_what_may_be_changed_is_written_down(stopped):
+    run, config = stopped
+    reward = replace(config.reward, on_error="skip", timeout=5.0)
+    changed = replace(config, reward=reward, checkpoint=replace(config.checkpoint, keep=1))
+    run = dtm.train(changed, out=run.path, resume=True)
+    assert run.is_finished
+    assert run.config == changed
+    written = json.loads(run.folder.fingerprint.read_text())
+    assert written["settings"]["reward.on_error"] == "skip"
+    assert len(list(run.folder.checkpoints.iterdir())) == 1
 
 
 def test_a_finished_run_is_not_resumed_but_returned(tiny, finished):
@@ -166,14 +198,25 @@ def test_a_finished_run_is_not_resumed_but_returned(tiny, finished):
     assert finished.folder.metrics.read_text() == before
 
 
-def test_the_latest_run_is_found_whatever_its_folder_is_called(tiny, finished, tmp_path, monkeypatch):
+def test_the_latest_run_is_found_whatever_its_folder_is_called(stopped, finished, tmp_path, monkeypatch):
+    """The newest that has not finished, or else the newest; files of others do not disturb."""
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(finished.path, tmp_path / "runs" / "mine")
-    assert RunFolder.latest(tiny.recipe, "train").path == Path("runs/mine")
+    recipe = finished.config.recipe
+    for age, (name, run) in enumerate({"old": finished, "done": finished, "cut": stopped[0]}.items()):
+        shutil.copytree(run.path, tmp_path / "runs" / name)
+        os.utime(tmp_path / "runs" / name / "config.yaml", (age, age))
+    os.utime("runs/done/config.yaml", (9, 9))
+    Path("runs/foreign").mkdir()
+    Path("runs/foreign/config.yaml").write_text("a: [")
+    assert RunFolder.latest(recipe, "train").path == Path("runs/cut")
+    shutil.rmtree("runs/cut")
+    assert RunFolder.latest(recipe, "train").path == Path("runs/done")
     with pytest.raises(CheckpointError, match="no earlier run of 'maze'"):
         RunFolder.latest("maze", "train")
     with pytest.raises(CheckpointError, match="no earlier run"):
-        RunFolder.latest(tiny.recipe, "pretrain")
+        RunFolder.latest(recipe, "pretrain")
+    RunFolder.create(finished.config, "pretrain", "runs/base")
+    assert RunFolder.latest(recipe, "pretrain").path == Path("runs/base")
 
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(tiny, finished):

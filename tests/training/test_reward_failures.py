@@ -46,8 +46,10 @@ PURPOSES = ["evaluation", "rebuild", "refresh", "closing", "evaluation again"]
 def test_a_run_whose_reward_failed_continues_with_a_fixed_one(call, tiny, undisturbed, tmp_path):
     with pytest.raises(RewardError, match="reward failing raised KeyError: 'answer'") as caught:
         dtm.train(tiny, reward=FailingAt(call), out=tmp_path / "run")
-    assert "(test_reward_failures.py, line 33)\n  prompt: " in str(caught.value)
-    assert f"goes on with: dtm train maze-small --resume --out {tmp_path / 'run'}" in str(caught.value)
+    line = FailingAt.__call__.__code__.co_firstlineno + 3
+    assert f"(test_reward_failures.py, line {line})\n  prompt: " in str(caught.value)
+    again = f"dtm.train('maze-small', reward=…, out={str(tmp_path / 'run')!r}, resume=True)"
+    assert f"goes on with: {again}" in str(caught.value)
     checkpoint = load_latest(tmp_path / "run" / "checkpoints")
     assert checkpoint.state["step"] == [0, 0, 2, 4, 4][call]
     run = dtm.train(tiny, reward=steady, out=tmp_path / "run", resume=True)

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dtm.cli.parse import make_parser, refuse, with_flags
+from dtm.cli.parse import make_parser, refuse, refuse_shape, with_flags
 from dtm.errors import require
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ def _recipe(options: argparse.Namespace, flags: list[str]) -> RunConfig:
         ),
     ):
         require(flag not in given, f"{flag}: {instead}")
+    refuse_shape(given)
     require(options.budget is not None, "what may a run spend? Give --budget 5m, 1e8tokens or 2e15flops")
     start = recipe(options.recipe)
     # Equal budgets are there to be spent; who wants a plateau to end a run can still say so.

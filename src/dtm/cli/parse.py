@@ -33,6 +33,8 @@ ALIASES = {
     "--rollout.cache": "--decoding.cache",
 }
 """Other spellings of fields that are often given."""
+SHAPE = {"--model.width", "--model.layers", "--model.heads", "--model.ffn"}
+"""Flags that say what `dtm pretrain` makes."""
 
 
 def make_parser(
@@ -53,6 +55,15 @@ def refuse(options: argparse.Namespace, names: Iterable[str], rule: str) -> None
     """Options that mean nothing here are not passed over in silence; one that was not given is None."""
     for name in names:
         require(getattr(options, name) is None, f"--{name.replace('_', '-')} {rule}")
+
+
+def refuse_shape(flags: Iterable[str]) -> None:
+    """A base has a shape already: flags for that of a new one would be passed over."""
+    given = sorted({flag.partition("=")[0] for flag in flags} & SHAPE)
+    require(
+        not given,
+        f"{', '.join(given)}: a base has a shape of its own. Make another one with `dtm pretrain`",
+    )
 
 
 def refuse_model(folder: str, rule: str) -> None:

@@ -7,17 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dtm.cli.parse import SYMBOLS, first_line, make_parser, with_flags
+from dtm.cli.parse import SYMBOLS, first_line, make_parser, refuse_shape, with_flags
 from dtm.errors import ConfigError, require
 
 if TYPE_CHECKING:
     from dtm.api import Run
     from dtm.training.config import RunConfig
+    from dtm.training.folder import RunFolder
 
 STOPPED = 130
 """The exit code of a run that was asked to stop: whatever would come after it must not."""
-SHAPE = ("--model.width", "--model.layers", "--model.heads", "--model.ffn")
-"""Flags that say what `dtm pretrain` makes."""
 
 
 def train(arguments: list[str]) -> int:
@@ -29,7 +28,8 @@ def train(arguments: list[str]) -> int:
     from dtm import api
     from dtm.training.display import Display, summary_table
 
-    _foretell(config, "train", options.resume)
+    if not _is_finished(options, "train"):
+        _foretell(config, "train", options.resume)
     with Display(config) as display:
         run = api.train(config, out=options.out, resume=options.resume, callbacks=[display])
     if not run.is_finished:
@@ -49,7 +49,8 @@ def pretrain(arguments: list[str]) -> int:
     from dtm import api
     from dtm.training.display import PretrainDisplay
 
-    _foretell(config, "pretrain", options.resume)
+    if not _is_finished(options, "pretrain"):
+        _foretell(config, "pretrain", options.resume)
     with PretrainDisplay() as display:
         run = api.pretrain(config, out=options.out, resume=options.resume, callbacks=[display])
     if not run.is_finished:
@@ -70,7 +71,6 @@ def _foretell(config: RunConfig, command: Literal["train", "pretrain"], resume: 
         build.build_objective(config)  # what is misspelt, or missing, is said at once
         build.base_folder(config)
         task = build.build_task(config)
-        build.build_scorer(config, task)
         preflight.check(config, task)
         if isinstance(task, LanguageTask) and not resume:
             print(f"prompts: {task.spoken_counts()}", flush=True)
@@ -108,12 +108,9 @@ def _parse_run(command: str, description: str, arguments: list[str]) -> tuple[ar
     )
     parser.add_argument("--dry-run", action="store_true", help="print the resolved plan and stop")
     options, flags = parser.parse_known_args(arguments)
-    given = [flag for flag in SHAPE if any(one.partition("=")[0] == flag for one in flags)]
-    require(
-        command == "pretrain" or not given,
-        f"{', '.join(given)}: a base has a shape of its own. Make another one with `dtm pretrain`",
-    )
-    config = _started(options, command) if options.resume else recipe(options.recipe)
+    if command == "train":
+        refuse_shape(flags)
+    config = _started(options, command).read_config() if options.resume else recipe(options.recipe)
     if options.config is not None:
         from dtm.training.serialise import load_yaml
 
@@ -123,13 +120,17 @@ def _parse_run(command: str, description: str, arguments: list[str]) -> tuple[ar
     return options, with_flags(config, flags, f"dtm {command} {options.recipe}")
 
 
-def _started(options: argparse.Namespace, command: str) -> RunConfig:
-    """The configuration of the run that is to be continued."""
+def _started(options: argparse.Namespace, command: str) -> RunFolder:
+    """The run that is to be continued."""
     from dtm.training.folder import RunFolder
 
     out = options.out
-    folder = RunFolder.latest(options.recipe, command) if out is None else RunFolder.find(out)
-    return folder.read_config()
+    return RunFolder.latest(options.recipe, command) if out is None else RunFolder.find(out)
+
+
+def _is_finished(options: argparse.Namespace, command: str) -> bool:
+    """Whether nothing is left to do."""
+    return options.resume and _started(options, command).summary.is_file()
 
 
 def _dry_run(config: RunConfig, command: str, options: argparse.Namespace) -> int:
@@ -180,9 +181,7 @@ def sweep(arguments: list[str]) -> int:
     if any(flag.partition("=")[0] == "--seed" for flag in flags):
         raise ConfigError("a sweep takes the seeds 0, 1, …: say how many with --seeds N")
     start, prog = recipe(options.recipe), f"dtm sweep {options.recipe}"
-    for field in (text.partition("=")[0].replace("_", "-") for text in options.vary):
-        given = any(flag.partition("=")[0].replace("_", "-") == f"--{field}" for flag in flags)
-        require(not given, f"--{field} is given and varied: leave one of the two out")
+    refuse_shape([*flags, *(f"--{text}" for text in options.vary)])
     settings = {
         name: _with_both(start, change, flags, prog, name) for name, change in _grid(options.vary).items()
     }
@@ -203,13 +202,17 @@ def _with_both(
     start: RunConfig, change: Mapping[str, Any], flags: Sequence[str], prog: str, name: str
 ) -> RunConfig:
     """The recipe with the flags and one cell's values: only both together need to make sense."""
-    from dtm.training.serialise import update
+    from dtm.training.serialise import leaves, update
 
     try:
         varied = update(start, change, f"--vary {name}")
     except ConfigError:  # a flag may be what it needs
         return update(with_flags(start, flags, prog), change, f"--vary {name}")
-    return with_flags(varied, flags, prog)
+    cell = with_flags(varied, flags, prog)
+    wanted, found = leaves(update(cell, change, f"--vary {name}")), leaves(cell)
+    lost = [field for field, value in wanted.items() if found.get(field) != value]
+    require(not lost, f"{', '.join(lost)}: given by a flag and varied. Leave one of the two out")
+    return cell
 
 
 def _grid(varied: Sequence[str]) -> dict[str, dict[str, Any]]:

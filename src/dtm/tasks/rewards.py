@@ -6,6 +6,7 @@ policy decides whether the sample is skipped or the run stops, with all that is 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -36,7 +37,7 @@ class Scorer:
     timeout: float = 60.0
     declared: tuple[float, float] | None = None
     """The lowest and the highest reward that there should be; one beyond is told, once."""
-    _told: list[float] = field(default_factory=list, repr=False, compare=False)
+    _told: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
@@ -149,9 +150,15 @@ class _Hung(Exception):
 
 def _place(problem: BaseException, function: Callable[..., Any]) -> str:
     """The line that raised, in the function's own file if it was there; nothing where the call failed."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     frames = traceback.extract_tb(problem.__traceback__)[1:]  # the first one is ours
-    file = getattr(getattr(function, "__code__", None), "co_filename", None)
-    frames = [frame for frame in frames if frame.filename == file] or list(frames)
+    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+    return _line(own or frames)
+
+
+def _line(frames: Sequence[traceback.FrameSummary]) -> str:
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
@@ -159,7 +166,8 @@ def require_call(function: Callable[..., Any], name: str, columns: Iterable[str]
     """Refuse a reward that cannot be called with prompts, completions and the columns of the data."""
     given = ["prompts", "completions", *columns]
     try:
-        inspect.signature(function).bind(**dict.fromkeys(given))
+        # Not that of a function inside: a decorator may be what makes the two fit.
+        inspect.signature(function, follow_wrapped=False).bind(**dict.fromkeys(given))
     except TypeError as problem:
         raise ConfigError(
             f"reward {name} cannot be called: {problem}. It is given {', '.join(given)} by name; "
@@ -189,21 +197,16 @@ def load_function(spec: str, kind: str = "reward") -> Callable[..., Any]:
             raise ConfigError(
                 f"{kind} {spec!r}: {problem}. Run from the folder that holds it, or give the file's path."
             ) from None
-        kind_of, where = type(problem).__name__, _place_of_import(problem)
+        kind_of, file = type(problem).__name__, place.removesuffix(".py").rpartition(".")[2] + ".py"
+        frames = [f for f in traceback.extract_tb(problem.__traceback__) if f.filename.endswith(file)]
         raise ConfigError(
-            f"{kind} {spec!r}: {place} cannot be imported, {kind_of}: {problem}{where}"
+            f"{kind} {spec!r}: {place} cannot be imported, {kind_of}: {problem}{_line(frames)}"
         ) from problem
     function = getattr(module, name, None)
     if not callable(function):
         choices = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise ConfigError(f"{kind} {spec!r}: no function {name!r} in {place}. {nearest(name, choices)}")
     return function
-
-
-def _place_of_import(problem: Exception) -> str:
-    """The user's line that raised, not one of the import system's."""
-    frames = [f for f in traceback.extract_tb(problem.__traceback__) if not f.filename.startswith("<frozen")]
-    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if len(frames) > 2 else ""
 
 
 def _import_module(name: str) -> Any:

@@ -182,9 +182,12 @@ def build_scorer(config: RunConfig, task: Task, reward: Reward | None = None) ->
     else:
         require(config.task.kind != "custom", "your own data needs your own reward: --reward module:function")
         function, name = task.reward, f"{task.name}'s own"
-    require(callable(function), f"reward must be a function, or module:function in the configuration: {name}")
-    require_call(function, name, task.prompts("train", 1, stream(0, "columns")).columns)
     return Scorer(function, name, config.reward.on_error, config.reward.timeout, config.reward.declared)
+
+
+def check_columns(scorer: Scorer, task: Task) -> None:
+    """Refuse a reward that cannot be called with what the task's prompts come with."""
+    require_call(scorer.function, scorer.name, task.prompts("train", 1, stream(0, "columns")).columns)
 
 
 def reward_range(config: RunConfig, task: Task, own_reward: bool) -> float | None:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dtm.errors import CheckpointError, ConfigError, nearest, require
 from dtm.training.config import RunConfig
@@ -44,7 +44,7 @@ class RunFolder:
         require_new(path)
         folder = cls(make_folder(path))
         write_text(folder.config, to_yaml(config))
-        write_json(path / "environment.json", environment())
+        write_json(path / "environment.json", {"kind": kind, **environment()})
         return folder
 
     @classmethod
@@ -59,15 +59,16 @@ class RunFolder:
 
     @classmethod
     def latest(cls, recipe: str, kind: str) -> RunFolder:
-        """The newest run of a recipe directly under ``runs/``, whatever its folder is called."""
-        newest_first = sorted(RUNS.glob("*/config.yaml"), key=lambda p: p.stat().st_mtime, reverse=True)
-        for folder in (cls(path.parent) for path in newest_first):
-            if folder.kind == kind and folder.read_config().recipe == recipe:
-                return folder
-        raise CheckpointError(
+        """The newest run of a recipe directly under ``runs/``, before all those that have finished."""
+        found = [cls(path.parent) for path in RUNS.glob("*/config.yaml")]
+        found = [folder for folder in found if folder.kind == kind and folder.recipe == recipe]
+        require(
+            bool(found),
             f"no earlier run of {recipe!r} under {RUNS}/ to resume; name its folder with --out, "
-            "or leave --resume out to start one"
+            "or leave --resume out to start one",
+            CheckpointError,
         )
+        return max(found, key=lambda one: (not one.summary.is_file(), one.config.stat().st_mtime))
 
     @classmethod
     def pretrained(cls, recipe: str) -> RunFolder | None:
@@ -117,9 +118,21 @@ class RunFolder:
         return self.path / "fingerprint.json"
 
     @property
-    def kind(self) -> Literal["train", "pretrain"]:
-        """Which command started it: one that tilts writes its fingerprint down first."""
-        return "train" if self.fingerprint.is_file() else "pretrain"
+    def kind(self) -> str:
+        """Which command started it; of runs that did not write it down, what their folder's name says."""
+        try:
+            written = json.loads((self.path / "environment.json").read_text(encoding="utf-8"))
+            return str(written["kind"])
+        except (OSError, ValueError, KeyError):
+            return "pretrain" if "-pretrain-" in self.path.name else "train"
+
+    @property
+    def recipe(self) -> str | None:
+        """The recipe's name; None where the configuration cannot be read."""
+        try:
+            return self.read_config().recipe
+        except ConfigError:
+            return None
 
     def finished(self, path: Path) -> Path:
         """One of the paths above, which is there once the run has finished."""
@@ -132,7 +145,7 @@ class RunFolder:
         return path
 
     def read_config(self) -> RunConfig:
-        """The configuration that the run was started with."""
+        """The configuration that the run was started with, or continued with since."""
         return load_yaml(self.config, RunConfig())
 
 

@@ -29,8 +29,9 @@ from dtm.training.annealing import phase_prompts, phases
 from dtm.training.config import RunConfig
 
 ROWS = 16
-REACHED = 0.75
-"""Share of a large product's rate that large models reach on a GPU: 0.77 to 0.83 at 8B on an H200."""
+REACHED, REACHED_NF4 = 0.75, 0.6
+"""Shares of a large product's rate that large models reach on a GPU: 0.72 to 0.83 at 8B on an H200, and 0.61
+with weights in four bits."""
 TRACE_STEPS = 64
 """Decoding steps that TraceRL's rows are guessed from."""
 
@@ -100,7 +101,8 @@ def counted_seconds(config: RunConfig, task: Task, shape: TransformerConfig, dev
     recompute = preflight.recomputed_blocks(config, task, shape) / shape.layers
     lora, merge = build.build_lora(config), config.adapter.merge
     row = update_flops(shape, prompt + completion, block / 2, lora, recompute, merge)
-    rate = _rate(config, device) * (REACHED if device.type == "cuda" else 0.5)
+    on_gpu = REACHED_NF4 if config.model.nf4 else REACHED
+    rate = _rate(config, device) * (on_gpu if device.type == "cuda" else 0.5)
     return (done.rollouts * rollout + done.rows * row) / rate
 
 

@@ -23,6 +23,7 @@ def training_plan(config: RunConfig) -> dict[str, str]:
     build.build_objective(config)
     build.build_interpolant(config, task)
     scorer = build.build_scorer(config, task)
+    build.check_columns(scorer, task)
     device = build.build_device(config)
     shape = preflight.model_shape(config, task)
     preflight.check_fp8(config, shape, device)

@@ -20,6 +20,9 @@ Config = TypeVar("Config")
 SCIENTIFIC = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 """YAML 1.1 reads 3e-4 as text, since it has no point, and 1.5e1, since it has no sign."""
 
+CHANGEABLE = ("reward.on_error:", "reward.timeout:", "checkpoint.")
+"""How the differences begin with which a run can be continued."""
+
 
 def to_yaml(config: RunConfig) -> str:
     """The whole configuration as YAML text."""
@@ -108,6 +111,11 @@ def differences(old: RunConfig, new: RunConfig) -> Iterator[str]:
     for name in before | after:
         if before.get(name) != after.get(name):
             yield f"{name}: {before.get(name)!r} → {after.get(name)!r}"
+
+
+def obstacles(saved: RunConfig, config: RunConfig) -> Iterator[str]:
+    """The differences with which a run cannot be continued."""
+    return (line for line in differences(saved, config) if not line.startswith(CHANGEABLE))
 
 
 def leaves(config: RunConfig) -> dict[str, Any]:

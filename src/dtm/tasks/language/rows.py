@@ -15,6 +15,9 @@ from dtm.errors import DataError, require
 from dtm.random import stream
 from dtm.tasks.language.tokenizer import Messages
 
+RESERVED = {"prompts", "completions"}
+"""What a reward is given beside the columns of the rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -31,10 +34,6 @@ class Row:
     def key(self) -> Hashable:
         """What decides the split."""
         return str(self.prompt) if self.same is None else self.same
-
-
-RESERVED = {"prompts", "completions"}
-"""What a reward is given beside the columns of the rows."""
 
 
 def read_own(path: Path) -> list[Row]:

@@ -37,15 +37,21 @@ class RewardConfig:
 
     def __post_init__(self) -> None:
         require(self.timeout > 0, f"reward.timeout must be positive, got {self.timeout:g}")
-        low, high = self.low, self.high
-        require((low is None) == (high is None), "give reward.low and reward.high together, or neither")
-        if low is not None and high is not None:
-            require(low < high, f"reward.low {low:g} must be below reward.high {high:g}")
+        if self.low is not None and self.high is not None:
+            require(self.low < self.high, f"reward.low {self.low:g} must be below reward.high {self.high:g}")
 
     @property
     def declared(self) -> tuple[float, float] | None:
         """The range of the reward, where it was given."""
-        return None if self.low is None or self.high is None else (self.low, self.high)
+        if self.low is None and self.high is None:
+            return None
+        require(
+            self.low is not None and self.high is not None,
+            "give reward.low and reward.high together, or neither",
+        )
+        assert self.low is not None
+        assert self.high is not None
+        return self.low, self.high
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

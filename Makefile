@@ -18,7 +18,7 @@ demo: $(VENV)/.installed  ## tune the small maze model and show what changed
 	$(BIN)/dtm train maze-small
 
 test: $(VENV)/.installed-dev  ## run the tests
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
 
 check: $(VENV)/.installed-dev  ## lint, formatting and types
 	$(BIN)/ruff check $(CHECKED)

@@ -3,7 +3,7 @@
 `profile`: kernels by kind, and how long the device waits for the host. `switches`: the same passes with and
 without fused products and sums in place, with another attention kernel, and in eight bits.
 
-A block of 128 rows is written in one step, a pass over whole rows, and in two, of which the second is a pass
+A block of many rows is written in one step, a pass over whole rows, and in two, of which the second is a pass
 over the block; the difference is the latter. Kernels are those that torch.profiler sees, wall-clock that of a
 run without it.
 """

@@ -61,7 +61,7 @@ class Run:
     @property
     def is_finished(self) -> bool:
         """False for a run that was stopped (or is still going)."""
-        return self.folder.summary.is_file()
+        return self.folder.is_finished
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def train(
     """
     require(reward is None or callable(reward), f"reward must be a function, got {reward!r}")
     config, found = _resolve(config, "train", out, resume, reward)
-    if found is not None and found.summary.is_file():
+    if found is not None and found.is_finished:
         return Run(found)
     objective = build.build_objective(config)
     config = build.with_base(config)
@@ -171,7 +171,7 @@ def pretrain(
 ) -> Run:
     """Train a recipe's base from scratch on the task's examples; pass its folder on as ``model.base``."""
     config, found = _resolve(config, "pretrain", out, resume)
-    if found is not None and found.summary.is_file():
+    if found is not None and found.is_finished:
         return Run(found)
     device = build.build_device(config)
     task = build.build_task(config)

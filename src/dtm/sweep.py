@@ -143,7 +143,7 @@ class _Job:
 
     @property
     def is_finished(self) -> bool:
-        return (self.folder / "summary.json").is_file()
+        return RunFolder(self.folder).is_finished
 
     @property
     def has_ended(self) -> bool:

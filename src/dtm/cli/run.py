@@ -130,7 +130,7 @@ def _started(options: argparse.Namespace, command: str) -> RunFolder:
 
 def _is_finished(options: argparse.Namespace, command: str) -> bool:
     """Whether nothing is left to do."""
-    return options.resume and _started(options, command).summary.is_file()
+    return options.resume and _started(options, command).is_finished
 
 
 def _dry_run(config: RunConfig, command: str, options: argparse.Namespace) -> int:

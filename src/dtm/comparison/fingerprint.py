@@ -7,12 +7,13 @@ noticed. Names and places decide nothing: of a base, of prompts and of a reward 
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dtm import tasks
 from dtm.comparison.settings import is_own
-from dtm.evaluation.evaluate import EVALUATION_SEED
+from dtm.evaluation.evaluate import held_out
 from dtm.evaluation.fingerprint import (
     PACKAGES,
     attention_kernels,
@@ -21,7 +22,6 @@ from dtm.evaluation.fingerprint import (
     model_identity,
     rules_version,
 )
-from dtm.random import stream
 from dtm.records import Prompts
 from dtm.tasks.base import Task
 from dtm.tasks.rewards import Scorer
@@ -50,13 +50,11 @@ def run_fingerprint(config: RunConfig, task: Task, scorer: Scorer) -> dict[str, 
     device, machine = build.build_device(config), environment()
     evaluation = config.evaluation
     asked = prompts_in_order(task, 0, config.replay.prompts, config.replay.prompts, config.seed)
-    held_out = {
-        split: task.prompts(split, evaluation.prompts, stream(EVALUATION_SEED, "test-prompts"))
-        for split in (evaluation.split, "test")
-    }
+    splits = {evaluation.split: evaluation, "test": replace(evaluation, split="test")}
+    held = [[split, *_facts(held_out(task, asking))] for split, asking in splits.items()]
     return {
         "settings": {name: value for name, value in leaves(config).items() if _is_shared(name)},
-        "items": {"contents": digest([[split, *_facts(found)] for split, found in held_out.items()])},
+        "items": {"contents": digest(held)},
         "training": {"order": digest([_facts(asked)])},
         "reward": {"function": scorer.name, "source": _source(scorer)},
         "answers": {"version": rules_version()},

@@ -68,7 +68,7 @@ class RunFolder:
             "or leave --resume out to start one",
             CheckpointError,
         )
-        return max(found, key=lambda one: (not one.summary.is_file(), one.config.stat().st_mtime))
+        return max(found, key=lambda one: (not one.is_finished, one.config.stat().st_mtime))
 
     @classmethod
     def pretrained(cls, recipe: str) -> RunFolder | None:
@@ -111,6 +111,11 @@ class RunFolder:
     def summary(self) -> Path:
         """Base, tuned and best possible."""
         return self.path / "summary.json"
+
+    @property
+    def is_finished(self) -> bool:
+        """False for a run that was stopped (or is still going)."""
+        return self.summary.is_file()
 
     @property
     def fingerprint(self) -> Path:

@@ -6,7 +6,7 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,8 +20,8 @@ Config = TypeVar("Config")
 SCIENTIFIC = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 """YAML 1.1 reads 3e-4 as text, since it has no point, and 1.5e1, since it has no sign."""
 
-CHANGEABLE = ("reward.on_error:", "reward.timeout:", "checkpoint.")
-"""How the differences begin with which a run can be continued."""
+CHANGEABLE = frozenset(("reward.on_error", "reward.timeout", "checkpoint.every", "checkpoint.keep"))
+"""Fields that a run may be continued with other values of."""
 
 
 def to_yaml(config: RunConfig) -> str:
@@ -105,17 +105,17 @@ def _section(current: Any, hint: Any, data: Mapping[str, Any], place: str) -> An
     return kinds[kind](kind=kind)
 
 
-def differences(old: RunConfig, new: RunConfig) -> Iterator[str]:
+def differences(old: RunConfig, new: RunConfig, apart_from: Collection[str] = ()) -> Iterator[str]:
     """One line for each field in which two configurations differ."""
     before, after = leaves(old), leaves(new)
     for name in before | after:
-        if before.get(name) != after.get(name):
+        if name not in apart_from and before.get(name) != after.get(name):
             yield f"{name}: {before.get(name)!r} → {after.get(name)!r}"
 
 
 def obstacles(saved: RunConfig, config: RunConfig) -> Iterator[str]:
     """The differences with which a run cannot be continued."""
-    return (line for line in differences(saved, config) if not line.startswith(CHANGEABLE))
+    return differences(saved, config, CHANGEABLE)
 
 
 def leaves(config: RunConfig) -> dict[str, Any]:

@@ -43,15 +43,11 @@ class RewardConfig:
     @property
     def declared(self) -> tuple[float, float] | None:
         """The range of the reward, where it was given."""
-        if self.low is None and self.high is None:
+        low, high = self.low, self.high
+        if low is None or high is None:
+            require(low is high, "give reward.low and reward.high together, or neither")
             return None
-        require(
-            self.low is not None and self.high is not None,
-            "give reward.low and reward.high together, or neither",
-        )
-        assert self.low is not None
-        assert self.high is not None
-        return self.low, self.high
+        return low, high
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
+from dtm.runs.folder import commit, environment
 from dtm.tasks.countdown.reward import reward
-from dtm.training.folder import commit, environment
 from llada8b_profile import profile, switches
 from llada8b_rollouts import cached, cheap, exact, fp8, ragged
 from llada8b_setup import SMALL, WHOLE, Rig

@@ -22,8 +22,8 @@ from torch.autograd import DeviceType
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity
 
-from dtm.decoding.rounds import Round
-from dtm.decoding.spans import Spans
+from dtm.engine.rounds import Round
+from dtm.engine.spans import Spans
 from dtm.models.transformer import Transformer
 from llada8b_rollouts import decoder_of, make_prompts
 from llada8b_setup import Rig, decoding_model, make_policy

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dtm.decoding import Decoder, SampledConfidence, decode_rows
-from dtm.models.flops import rollout_flops
+from dtm.capacity.flops import rollout_flops
+from dtm.engine import Decoder, SampledConfidence, decode_rows
 from dtm.models.fp8 import product, rounded
 from dtm.models.transformer import Transformer
 from dtm.random import stream

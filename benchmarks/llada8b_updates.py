@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 
-from dtm.interpolants import MaskCount
+from dtm.capacity.flops import update_flops
+from dtm.capacity.memory import TrainingShape, estimate
+from dtm.loop.replay import Replay
+from dtm.masking import MaskCount
+from dtm.methods import CDTM
+from dtm.methods.c_dtm import HELD
+from dtm.methods.control_variates import one
 from dtm.models.adapters import LoRA
-from dtm.models.flops import update_flops
-from dtm.models.memory import TrainingShape, estimate
 from dtm.models.policy import Policy
-from dtm.objectives import CDTM
-from dtm.objectives.c_dtm import HELD
-from dtm.objectives.control_variates import one
 from dtm.random import stream
 from dtm.records import Phase, Rollouts
-from dtm.training.replay import Replay
 from llada8b_setup import Rig, make_policy
 from measuring import GIB
 

@@ -20,15 +20,15 @@ from typing import Any
 import torch
 
 import dtm
-from dtm import api, tilting
+from dtm import api, losses
+from dtm.comparison.sweep import over_seeds, run_all, spread
+from dtm.config import EvaluationConfig, RunConfig
 from dtm.evaluation.evaluate import Evaluation
+from dtm.loop import build
 from dtm.models.storage import load_model
 from dtm.report.figures import comparison_figure
-from dtm.sweep import over_seeds, run_all, spread
+from dtm.runs.folder import kept_json, write_json
 from dtm.tasks.maze.figure import density_figure
-from dtm.training import build
-from dtm.training.config import EvaluationConfig, RunConfig
-from dtm.training.folder import kept_json, write_json
 from study import called, commits, curve, finite, in_rounds, machine, made_at, pretraining, slug
 
 RESULTS = Path(__file__).parents[1] / "results" / "maze"
@@ -187,7 +187,7 @@ def quantities(base: Mapping[str, Any], tuned: Mapping[str, Any], minutes: float
         "reward": tuned["reward"],
         "valid": tuned["valid"],
         "coverage_ratio": tuned["coverage"] / base["coverage"] if base["coverage"] else math.nan,
-        "effective_tilt": tilting.effective_tilt(rewards, groups, tuned["reward"]),
+        "effective_tilt": losses.effective_tilt(rewards, groups, tuned["reward"]),
         "minutes": minutes,
     }
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import dtm
 from dtm import api
+from dtm.comparison.sweep import run_all, spread
+from dtm.config import EvaluationConfig
+from dtm.loop import build
 from dtm.report.figures import annealing_figure
-from dtm.sweep import run_all, spread
-from dtm.training import build
-from dtm.training.config import EvaluationConfig
-from dtm.training.folder import write_json
+from dtm.runs.folder import write_json
 from study import curve
 
 RESULTS = Path(__file__).parents[1] / "results"

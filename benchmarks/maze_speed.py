@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 
 import dtm
-from dtm.models.flops import pass_flops
+from dtm.capacity.flops import pass_flops
+from dtm.loop import build
+from dtm.loop.trainer import Trainer
 from dtm.models.transformer import Transformer
 from dtm.random import stream
-from dtm.training import build
-from dtm.training.folder import commit, environment
-from dtm.training.trainer import Trainer
+from dtm.runs.folder import commit, environment
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:

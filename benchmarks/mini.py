@@ -23,11 +23,11 @@ from matplotlib.figure import Figure
 import dtm
 from dtm import api
 from dtm.api import Run
+from dtm.comparison.sweep import over_seeds, run_all, spread
+from dtm.config import EvaluationConfig, RunConfig
 from dtm.models.storage import load_model
 from dtm.report.figures import LENGTH, comparison_figure
-from dtm.sweep import over_seeds, run_all, spread
-from dtm.training.config import EvaluationConfig, RunConfig
-from dtm.training.folder import kept_json, write_json
+from dtm.runs.folder import kept_json, write_json
 from study import called, commits, curve, in_rounds, machine, pretraining, slug
 
 RESULTS = Path(__file__).parents[1] / "results"

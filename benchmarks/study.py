@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import dtm
-from dtm.training.config import ReplayConfig, RunConfig, TiltConfig
-from dtm.training.folder import RunFolder, environment
+from dtm.config import ReplayConfig, RunConfig, TiltConfig
+from dtm.runs.folder import RunFolder, environment
 
 
 def in_rounds(

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 
 import dtm
-from dtm.interpolants import MaskCount
-from dtm.objectives import mdm_loss
+from dtm.config import EvaluationConfig, OptimizerConfig, ReplayConfig, TiltConfig
+from dtm.engine.collect import Collector
+from dtm.loop.trainer import Trainer
+from dtm.masking import MaskCount
+from dtm.methods import mdm_loss
 from dtm.random import stream
+from dtm.runs.events import Event
 from dtm.tasks.base import Task
 from dtm.tasks.maze import MazeTask
 from dtm.tasks.rewards import Scorer
-from dtm.training.config import EvaluationConfig, OptimizerConfig, ReplayConfig, TiltConfig
-from dtm.training.events import Event
-from dtm.training.rollouts import Collector
-from dtm.training.trainer import Trainer
 
 
 class Mixer(dtm.Denoiser):

@@ -11,9 +11,7 @@ import torch
 
 import dtm
 from checkpoints import reference, shared_data, write_hub, write_talking  # noqa: F401, fixtures for all
-from dtm.records import Rollouts
-from dtm.training import build
-from dtm.training.config import (
+from dtm.config import (
     CheckpointConfig,
     EvaluationConfig,
     ModelConfig,
@@ -23,8 +21,10 @@ from dtm.training.config import (
     RunConfig,
     TiltConfig,
 )
-from dtm.training.pretraining import Pretrainer
-from dtm.training.trainer import Trainer
+from dtm.loop import build
+from dtm.loop.pretraining import Pretrainer
+from dtm.loop.trainer import Trainer
+from dtm.records import Rollouts
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dtm.training.interrupts import Interrupted
+from dtm.runs.interrupts import Interrupted
 
 
 class StopAt:

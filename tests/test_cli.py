@@ -15,9 +15,9 @@ import yaml
 import dtm
 from dtm.cli import COMMANDS, main
 from dtm.cli.parse import with_flags
+from dtm.config.serialise import to_yaml
 from dtm.errors import ConfigError
 from dtm.recipes import RECIPES
-from dtm.training.serialise import to_yaml
 from timeless import timeless_rows
 
 

@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dtm.api import Run, pretrain, train
-    from dtm.decoding import Decoder, decode
+    from dtm.config import RunConfig
+    from dtm.engine import Decoder, decode
     from dtm.errors import DtmError
+    from dtm.methods import CDTM
     from dtm.models import Denoiser, Transformer, TransformerConfig
     from dtm.models.storage import load_model, save_model
-    from dtm.objectives import CDTM
     from dtm.recipes import recipe
-    from dtm.training.config import RunConfig
 
 _HOMES = {
-    "CDTM": "dtm.objectives",
-    "Decoder": "dtm.decoding",
+    "CDTM": "dtm.methods",
+    "Decoder": "dtm.engine",
     "Denoiser": "dtm.models",
     "DtmError": "dtm.errors",
     "Run": "dtm.api",
-    "RunConfig": "dtm.training.config",
+    "RunConfig": "dtm.config",
     "Transformer": "dtm.models",
     "TransformerConfig": "dtm.models",
-    "decode": "dtm.decoding",
+    "decode": "dtm.engine",
     "load_model": "dtm.models.storage",
     "pretrain": "dtm.api",
     "recipe": "dtm.recipes",

@@ -12,10 +12,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dtm.comparison.fingerprint import GROUPS, run_fingerprint
+from dtm.capacity import preflight
+from dtm.config import EvaluationConfig, RunConfig
+from dtm.config.serialise import obstacles, to_yaml
 from dtm.errors import ConfigError, RewardError, require
 from dtm.evaluation.evaluate import Evaluation, evaluate
 from dtm.evaluation.explain import differences
+from dtm.loop import build
+from dtm.loop.fingerprint import GROUPS, run_fingerprint
+from dtm.loop.pretraining import Pretrainer
+from dtm.loop.trainer import Trainer
 from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import load_adapter, save_adapter
 from dtm.models.merging import for_decoding
@@ -25,16 +31,11 @@ from dtm.models.transformer import Transformer
 from dtm.random import stream
 from dtm.recipes import recipe
 from dtm.report.run import write_report
+from dtm.runs.checkpoint import has_checkpoint
+from dtm.runs.events import Callback, JsonLines, SampleFiles, read_events
+from dtm.runs.folder import RunFolder, write_json, write_text
+from dtm.runs.interrupts import Interrupted, Interrupts
 from dtm.tasks.base import Reward
-from dtm.training import build, preflight
-from dtm.training.checkpoint import has_checkpoint
-from dtm.training.config import EvaluationConfig, RunConfig
-from dtm.training.events import Callback, JsonLines, SampleFiles, read_events
-from dtm.training.folder import RunFolder, write_json, write_text
-from dtm.training.interrupts import Interrupted, Interrupts
-from dtm.training.pretraining import Pretrainer
-from dtm.training.serialise import obstacles, to_yaml
-from dtm.training.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True)

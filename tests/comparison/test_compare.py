@@ -15,7 +15,7 @@ from dtm.comparison.results import gather, interval
 from dtm.comparison.settings import contestants
 from dtm.comparison.table import markdown
 from dtm.errors import CheckpointError, ConfigError
-from dtm.training.folder import RunFolder
+from dtm.runs.folder import RunFolder
 
 NAMES = ["c-dtm", "spg", "wd1"]
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dtm.config import EvaluationConfig
 from dtm.evaluation.length import effective_lengths
-from dtm.training import build
-from dtm.training.config import EvaluationConfig
+from dtm.loop import build
 
 
 def test_the_measures_are_those_of_the_samples(finished):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dtm.cli import main
-from dtm.decoding import Decoder, SampledConfidence
+from dtm.engine import Decoder, SampledConfidence
 from dtm.evaluation.complete import complete
 from dtm.evaluation.protocol import Examination, examine
 from dtm.evaluation.subject import Source, Subject
@@ -267,7 +267,7 @@ def test_the_result_of_another_model_is_not_written_over(talking, data, tmp_path
 
 
 def test_a_run_that_has_not_finished_is_refused(tiny, data, tmp_path, capsys):
-    from dtm.training.serialise import to_yaml
+    from dtm.config.serialise import to_yaml
 
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "config.yaml").write_text(to_yaml(tiny))

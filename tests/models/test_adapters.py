@@ -7,10 +7,11 @@ import torch
 
 import dtm
 from dtm.errors import CheckpointError, ConfigError
-from dtm.models import LoRA, Policy, Tabular, Transformer
+from dtm.models import LoRA, Policy, Transformer
 from dtm.models.adapters import adapted, adapter_weights, load_adapter_weights
 from dtm.random import stream
 from dtm.records import MaskedStates
+from dtm.verify.tabular import Tabular
 
 MASK = 18
 SMALL = LoRA(rank=4, alpha=8.0)

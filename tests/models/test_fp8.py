@@ -7,15 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dtm.decoding import Decoder, decode, decode_rows
+from dtm.capacity.memory import fp8_bytes
+from dtm.engine import Decoder, decode, decode_rows
 from dtm.errors import ConfigError
-from dtm.models import LoRA, Policy, Tabular, Transformer, TransformerConfig
+from dtm.models import LoRA, Policy, Transformer, TransformerConfig
 from dtm.models import fp8 as module
 from dtm.models.fp8 import Fp8Linear, require_products, rounded
-from dtm.models.memory import fp8_bytes
 from dtm.models.merging import for_decoding, merged
 from dtm.random import stream
 from dtm.records import Prompts
+from dtm.verify.tabular import Tabular
 
 TOKENS = torch.randint(0, 10, (3, 7), generator=stream(0, "tokens"))
 EVERYWHERE = torch.ones_like(TOKENS, dtype=torch.bool)

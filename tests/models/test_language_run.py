@@ -14,10 +14,10 @@ import torch
 import dtm
 from checkpoints import VOCABULARY
 from dtm.cli import main
+from dtm.config import EvaluationConfig, LanguageConfig
 from dtm.errors import ConfigError, DataError
-from dtm.training import build
-from dtm.training.config import EvaluationConfig, LanguageConfig
-from dtm.training.plan import training_plan
+from dtm.loop import build
+from dtm.loop.plan import training_plan
 
 pytest.importorskip("bitsandbytes")
 pytest.importorskip("transformers")

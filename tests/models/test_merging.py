@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import dtm
-from dtm.decoding import Decoder, SampledConfidence, decode_rows
+from dtm.engine import Decoder, SampledConfidence, decode_rows
 from dtm.models import LoRA, Policy, Transformer, TransformerConfig
 from dtm.models.block import Block
 from dtm.models.merging import merged

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dtm.models import Policy, Tabular
+from dtm.models import Policy
+from dtm.verify.tabular import Tabular
 
 
 def policy(ema: float | None) -> Policy:

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from dtm.cli import main
-from dtm.decoding.frames import frames
+from dtm.engine.frames import frames
 from dtm.report.denoising import drawn, show
 
 TOKENS, STEPS = torch.tensor([0, 1, 2, 3]), torch.tensor([1, 0, 0, 2])

@@ -10,11 +10,11 @@ import torch
 
 import dtm
 from dtm.cli import main
+from dtm.config import AdapterConfig, EvaluationConfig, LanguageConfig
+from dtm.config.serialise import to_yaml, update
 from dtm.evaluation.subject import Source, Subject
 from dtm.models.export import load_adapter
 from dtm.report.card import model_card
-from dtm.training.config import AdapterConfig, EvaluationConfig, LanguageConfig
-from dtm.training.serialise import to_yaml, update
 
 TOKENS = torch.randint(6, 100, (2, 12), generator=torch.Generator().manual_seed(0))
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from dtm.config import RunConfig
+from dtm.loop.progress import Progress
 from dtm.report.card import model_card
 from dtm.report.run import read_samples, summarise
-from dtm.training.config import RunConfig
-from dtm.training.progress import Progress
 
 
 def progress(*rewards: float, best: float | None = 0.8) -> Progress:

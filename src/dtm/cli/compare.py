@@ -12,7 +12,7 @@ from dtm.errors import require
 
 if TYPE_CHECKING:
     from dtm.comparison.results import Comparison
-    from dtm.training.config import RunConfig
+    from dtm.config import RunConfig
 
 EPILOG = """\
 what is equal: base, training prompts and their order, rewards, decoder, evaluator, batch, budget.
@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
 def _gathered(options: argparse.Namespace) -> tuple[Comparison, Path]:
     from dtm.api import Run
     from dtm.comparison.results import gather
-    from dtm.training.folder import RUNS, unused
+    from dtm.runs.folder import RUNS, unused
 
     comparison = gather([Run.open(folder) for folder in options.runs])
     return comparison, options.out or unused(RUNS / "comparison")  # an earlier one is not written over
@@ -91,10 +91,10 @@ def _gathered(options: argparse.Namespace) -> tuple[Comparison, Path]:
 def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Path]:
     from dtm.comparison.results import gather
     from dtm.comparison.settings import contestants, parse_names, parse_set, read_settings
+    from dtm.comparison.sweep import over_seeds, run_all
     from dtm.comparison.tuning import Trial, tune
-    from dtm.sweep import over_seeds, run_all
-    from dtm.training.budget import Budget
-    from dtm.training.folder import RUNS
+    from dtm.config.budget import Budget
+    from dtm.runs.folder import RUNS
 
     start = _recipe(options, flags)
     seeds = range(3 if options.seeds is None else options.seeds)
@@ -150,7 +150,7 @@ def _show(comparison: Comparison, out: Path, command: str) -> int:
     from rich.console import Console
 
     from dtm.comparison.table import markdown, table
-    from dtm.training.folder import make_folder, write_json, write_text
+    from dtm.runs.folder import make_folder, write_json, write_text
 
     make_folder(out)
     write_json(out / "compare.json", comparison.to_json(command))

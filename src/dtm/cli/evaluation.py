@@ -104,9 +104,9 @@ def _held_out(options: argparse.Namespace) -> int:
 
     from dtm import api
     from dtm.evaluation.evaluate import held_out
-    from dtm.training import build
-    from dtm.training.display import measures_table
-    from dtm.training.folder import make_folder, write_json
+    from dtm.loop import build
+    from dtm.report.display import measures_table
+    from dtm.runs.folder import make_folder, write_json
 
     refuse_model(options.model, "say what it is to solve with --task")
     if options.json is not None:

@@ -29,15 +29,15 @@ def fit(arguments: list[str]) -> int:
     from rich.console import Console
     from rich.table import Table
 
+    from dtm.capacity.fit import CONTEXT, advice, fit
+    from dtm.capacity.memory import TrainingShape, parameters
+    from dtm.capacity.preflight import available, spoken_size
+    from dtm.config import RunConfig
+    from dtm.loop import build
+    from dtm.methods.c_dtm import HELD
     from dtm.models.adapters import LoRA
     from dtm.models.families import read_shape
     from dtm.models.hub import find_folder
-    from dtm.models.memory import TrainingShape, parameters
-    from dtm.objectives.c_dtm import HELD
-    from dtm.training import build
-    from dtm.training.config import RunConfig
-    from dtm.training.fit import CONTEXT, advice, fit
-    from dtm.training.preflight import available, spoken_size
 
     _, shape = read_shape(find_folder(options.model))
     here = options.memory is None

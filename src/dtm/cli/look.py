@@ -69,7 +69,7 @@ def export(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
 
     from dtm.report.export import export_run
-    from dtm.training.folder import RunFolder
+    from dtm.runs.folder import RunFolder
 
     run = RunFolder.find(options.run)
     out = options.out or run.path / ("merged" if options.merged else "export")

@@ -22,7 +22,7 @@ def recipes(arguments: list[str]) -> int:
         return 0
     if options.name is None:
         raise ConfigError(f"which recipe? dtm recipes show NAME. {nearest('', RECIPES)}")
-    from dtm.training.serialise import to_yaml
+    from dtm.config.serialise import to_yaml
 
     print(to_yaml(recipe(options.name)), end="")
     return 0
@@ -36,6 +36,6 @@ def verify(arguments: list[str]) -> int:
     )
     options = parser.parse_args(arguments)
 
-    from dtm.claims.table import print_claims
+    from dtm.verify.claims.table import print_claims
 
     return print_claims(options.claims or None)

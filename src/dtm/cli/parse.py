@@ -13,7 +13,7 @@ from dtm.baselines import Preset
 from dtm.errors import require
 
 if TYPE_CHECKING:
-    from dtm.training.config import RunConfig
+    from dtm.config import RunConfig
 
 SYMBOLS = """\
 symbols
@@ -76,7 +76,7 @@ def with_flags(config: RunConfig, flags: Sequence[str], prog: str) -> RunConfig:
     """The configuration with fields changed as the flags say."""
     import tyro
 
-    from dtm.training.config import RunConfig
+    from dtm.config import RunConfig
 
     for short, long in ALIASES.items():
         flags = [re.sub(rf"^{short}(?==|$)", long, flag) for flag in flags]

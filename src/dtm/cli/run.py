@@ -12,8 +12,8 @@ from dtm.errors import ConfigError, require
 
 if TYPE_CHECKING:
     from dtm.api import Run
-    from dtm.training.config import RunConfig
-    from dtm.training.folder import RunFolder
+    from dtm.config import RunConfig
+    from dtm.runs.folder import RunFolder
 
 STOPPED = 130
 """The exit code of a run that was asked to stop: whatever would come after it must not."""
@@ -26,7 +26,7 @@ def train(arguments: list[str]) -> int:
         return _dry_run(config, "train", options)
 
     from dtm import api
-    from dtm.training.display import Display, summary_table
+    from dtm.report.display import Display, summary_table
 
     if not _is_finished(options, "train"):
         _foretell(config, "train", options.resume)
@@ -47,7 +47,7 @@ def pretrain(arguments: list[str]) -> int:
         return _dry_run(config, "pretrain", options)
 
     from dtm import api
-    from dtm.training.display import PretrainDisplay
+    from dtm.report.display import PretrainDisplay
 
     if not _is_finished(options, "pretrain"):
         _foretell(config, "pretrain", options.resume)
@@ -63,9 +63,10 @@ def pretrain(arguments: list[str]) -> int:
 
 def _foretell(config: RunConfig, command: Literal["train", "pretrain"], resume: bool) -> None:
     """How many prompts there are, and without a GPU how long it will take, before it starts."""
+    from dtm.capacity import preflight
+    from dtm.loop import build
+    from dtm.loop.plan import forecast
     from dtm.tasks.language import LanguageTask
-    from dtm.training import build, preflight
-    from dtm.training.plan import forecast
 
     if command == "train":
         build.build_objective(config)  # what is misspelt, or missing, is said at once
@@ -112,7 +113,7 @@ def _parse_run(command: str, description: str, arguments: list[str]) -> tuple[ar
         refuse_shape(flags)
     config = _started(options, command).read_config() if options.resume else recipe(options.recipe)
     if options.config is not None:
-        from dtm.training.serialise import load_yaml
+        from dtm.config.serialise import load_yaml
 
         config = load_yaml(options.config, config)
     if "-h" in flags or "--help" in flags:
@@ -122,7 +123,7 @@ def _parse_run(command: str, description: str, arguments: list[str]) -> tuple[ar
 
 def _started(options: argparse.Namespace, command: str) -> RunFolder:
     """The run that is to be continued."""
-    from dtm.training.folder import RunFolder
+    from dtm.runs.folder import RunFolder
 
     out = options.out
     return RunFolder.latest(options.recipe, command) if out is None else RunFolder.find(out)
@@ -134,10 +135,11 @@ def _is_finished(options: argparse.Namespace, command: str) -> bool:
 
 
 def _dry_run(config: RunConfig, command: str, options: argparse.Namespace) -> int:
-    from dtm.training import build, preflight
-    from dtm.training.folder import require_new
-    from dtm.training.plan import pretraining_plan, training_plan
-    from dtm.training.serialise import to_yaml
+    from dtm.capacity import preflight
+    from dtm.config.serialise import to_yaml
+    from dtm.loop import build
+    from dtm.loop.plan import pretraining_plan, training_plan
+    from dtm.runs.folder import require_new
 
     if options.out is not None and not options.resume:
         require_new(options.out)
@@ -188,8 +190,8 @@ def sweep(arguments: list[str]) -> int:
 
     from rich.console import Console
 
-    from dtm.sweep import over_seeds, run_all, sweep_table
-    from dtm.training.folder import RUNS
+    from dtm.comparison.sweep import over_seeds, run_all, sweep_table
+    from dtm.runs.folder import RUNS
 
     out = options.out or RUNS / f"{options.recipe}-sweep"
     runs = run_all(over_seeds(settings, range(options.seeds)), out, options.jobs)
@@ -202,7 +204,7 @@ def _with_both(
     start: RunConfig, change: Mapping[str, Any], flags: Sequence[str], prog: str, name: str
 ) -> RunConfig:
     """The recipe with the flags and one cell's values: only both together need to make sense."""
-    from dtm.training.serialise import leaves, update
+    from dtm.config.serialise import leaves, update
 
     try:
         varied = update(start, change, f"--vary {name}")
@@ -219,7 +221,7 @@ def _grid(varied: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Every combination of the values, under a name made of them; values are written as in YAML."""
     import yaml
 
-    from dtm.training.serialise import joined, nested
+    from dtm.config.serialise import joined, nested
 
     grid: dict[str, dict[str, Any]] = {"": {}}
     for text in varied:

@@ -80,8 +80,8 @@ def _denoise(options: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from dtm.decoding import Decoder, SampledConfidence
-    from dtm.decoding.frames import frames
+    from dtm.engine import Decoder, SampledConfidence
+    from dtm.engine.frames import frames
     from dtm.evaluation.complete import complete_batch
     from dtm.evaluation.subject import Source, Subject
     from dtm.report.denoising import show

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from dtm.api import Run
-from dtm.comparison.fingerprint import GROUPS
 from dtm.comparison.settings import differing, is_own
+from dtm.config.budget import Budget
 from dtm.errors import CheckpointError, ConfigError, require
 from dtm.evaluation.explain import ROUNDS, differences
-from dtm.training.budget import Budget
+from dtm.loop.fingerprint import GROUPS
 
 Entries = dict[str, dict[int, Run]]
 """The runs of a comparison by objective and seed."""

@@ -18,10 +18,10 @@ from dtm.api import Run
 from dtm.comparison.audit import audited, read_fingerprint
 from dtm.comparison.settings import own_settings
 from dtm.comparison.tuning import Trial, on_the_edge
+from dtm.config.budget import SPENT, Budget
+from dtm.loop import build
 from dtm.report.figures import PLAIN, comparison_figure
-from dtm.training import build
-from dtm.training.budget import SPENT, Budget
-from dtm.training.folder import environment, kept_json
+from dtm.runs.folder import environment, kept_json
 
 COSTS = (*SPENT, "peak_memory")
 AXES = {

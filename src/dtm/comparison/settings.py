@@ -13,9 +13,9 @@ from typing import Any, get_args, get_type_hints
 
 import yaml
 
+from dtm.config import ObjectiveConfig, RunConfig
+from dtm.config.serialise import joined, leaves, nested, read_mapping, update
 from dtm.errors import ConfigError, nearest, require
-from dtm.training.config import ObjectiveConfig, RunConfig
-from dtm.training.serialise import joined, leaves, nested, read_mapping, update
 
 OBJECTIVES: tuple[str, ...] = get_args(get_type_hints(ObjectiveConfig)["name"])
 OWN = (

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from dtm.comparison.settings import Changes, changed, differing
+from dtm.comparison.sweep import Say, run_all
+from dtm.config import RunConfig
+from dtm.config.serialise import leaves
 from dtm.errors import DtmError, require
-from dtm.sweep import Say, run_all
-from dtm.training.config import RunConfig
-from dtm.training.serialise import leaves
 
 SEED = 1000
 """Of every trial; comparisons use 0, 1, …"""

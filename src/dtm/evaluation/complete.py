@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dtm.decoding import Decoder, decode
+from dtm.engine import Decoder, decode
 from dtm.models.denoiser import Denoiser
 from dtm.random import stream
 from dtm.records import Completions, Prompts

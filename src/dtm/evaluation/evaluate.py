@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
+from dtm.config import EvaluationConfig
+from dtm.engine.collect import Collector
 from dtm.evaluation.length import effective_lengths
 from dtm.models.denoiser import Denoiser
 from dtm.random import stream
 from dtm.records import Prompts
 from dtm.tasks.base import Task
-from dtm.training.config import EvaluationConfig
-from dtm.training.rollouts import Collector
 
 EVALUATION_SEED = 20_260
 """Held-out prompts and decoding noise come from this seed, whatever the run's own: runs stay comparable."""

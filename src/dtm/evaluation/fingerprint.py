@@ -16,16 +16,16 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from dtm.decoding import ORDERS, Decoder
+from dtm.engine import ORDERS, Decoder
 from dtm.evaluation.subject import Subject
 from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import WEIGHTS as ADAPTER_WEIGHTS
 from dtm.models.weights import weight_files
+from dtm.runs.folder import environment, version
 from dtm.tasks import answers, arithmetic
 from dtm.tasks.language import Row
 from dtm.tasks.protocols import Protocol
 from dtm.tasks.sudoku import grids
-from dtm.training.folder import environment, version
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "bitsandbytes")
 

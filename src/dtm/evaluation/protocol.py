@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from dtm.decoding import Decoder, SampledConfidence
+from dtm.engine import Decoder, SampledConfidence
 from dtm.errors import nearest, require
 from dtm.evaluation.complete import Done, complete
 from dtm.evaluation.fingerprint import fingerprint

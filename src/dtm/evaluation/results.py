@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dtm.errors import DataError, require
-from dtm.training.folder import make_folder, write_json, write_text
+from dtm.runs.folder import make_folder, write_json, write_text
 
 if TYPE_CHECKING:  # comparing results needs no torch
     from dtm.evaluation.protocol import Examination, Outcome

@@ -12,16 +12,16 @@ from typing import Literal
 
 import torch
 
+from dtm.config import LanguageConfig, RunConfig
 from dtm.errors import CheckpointError, require
+from dtm.loop import build
 from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import load_adapter
 from dtm.models.hub import find_folder
 from dtm.models.storage import load_model
 from dtm.models.transformer import Transformer
+from dtm.runs.folder import RunFolder
 from dtm.tasks.language import Chat
-from dtm.training import build
-from dtm.training.config import LanguageConfig, RunConfig
-from dtm.training.folder import RunFolder
 
 Precision = Literal["auto", "float32", "bfloat16"]
 

@@ -4,7 +4,6 @@ from dtm.models.adapters import LoRA
 from dtm.models.denoiser import Denoiser
 from dtm.models.policy import Policy
 from dtm.models.shape import TransformerConfig
-from dtm.models.tabular import Tabular
 from dtm.models.transformer import Transformer
 
-__all__ = ["Denoiser", "LoRA", "Policy", "Tabular", "Transformer", "TransformerConfig"]
+__all__ = ["Denoiser", "LoRA", "Policy", "Transformer", "TransformerConfig"]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dtm.errors import CheckpointError, nearest, require
 from dtm.models.families import FAMILIES
-from dtm.models.family import PROJECTIONS
+from dtm.models.families.base import PROJECTIONS
 from dtm.models.low_rank import Adapted
 from dtm.models.transformer import Transformer
 

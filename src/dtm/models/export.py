@@ -22,7 +22,7 @@ from torch import Tensor
 from dtm.errors import CheckpointError, require
 from dtm.models.adapters import LoRA, adapter_weights, frozen_adapted
 from dtm.models.families import FAMILIES, read_shape
-from dtm.models.family import PROJECTIONS
+from dtm.models.families.base import PROJECTIONS
 from dtm.models.shape import TransformerConfig
 from dtm.models.storage import without_memory
 from dtm.models.transformer import Transformer

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dtm.errors import ConfigError
-from dtm.models.family import PROJECTIONS
+from dtm.models.families.base import PROJECTIONS
 
 if TYPE_CHECKING:
     from dtm.models.transformer import Transformer

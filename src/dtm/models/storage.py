@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 
 from dtm.errors import CheckpointError, require
 from dtm.models.families import read_shape
+from dtm.models.families.native import NATIVE
 from dtm.models.hub import find_folder
-from dtm.models.native import NATIVE
 from dtm.models.nf4 import with_nf4_layers
 from dtm.models.shape import TransformerConfig
 from dtm.models.transformer import Transformer

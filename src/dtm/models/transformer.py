@@ -39,7 +39,7 @@ class Transformer(Denoiser):
 
     recompute: int = 0
     """Blocks, from the first on, of which the input alone is kept and the rest is worked out again in the
-    backward pass: a third more arithmetic for a fraction of the memory (see `dtm.models.memory`)."""
+    backward pass: a third more arithmetic for a fraction of the memory (see `dtm.capacity.memory`)."""
     adds_in_place: bool = False
     """Whether products are added to the residual stream where it lies, if they can be; it spares passes over
     that. For what `merging` makes: nothing is differentiated there, and it differs by rounding anyway."""

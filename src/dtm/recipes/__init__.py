@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dtm.config import RunConfig
 from dtm.errors import ConfigError, nearest
 from dtm.recipes import llada
 from dtm.recipes.maze import maze, maze_paper, maze_small
 from dtm.recipes.mini import countdown_mini, sudoku_mini
-from dtm.training.config import RunConfig
 
 RECIPES: dict[str, Callable[[], RunConfig]] = {
     "maze-small": maze_small,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dtm.training.config import (
+from dtm.config import (
     AdapterConfig,
     DecodingConfig,
     EvaluationConfig,

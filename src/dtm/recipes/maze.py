@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dtm.training.config import (
+from dtm.config import (
     AuditConfig,
     CheckpointConfig,
     DecodingConfig,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dtm.training.config import (
+from dtm.config import (
     DecodingConfig,
     EvaluationConfig,
     MiniConfig,

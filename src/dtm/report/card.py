@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from dtm.training.config import LanguageConfig, MazeConfig, RunConfig
+from dtm.config import LanguageConfig, MazeConfig, RunConfig
 
 Form = Literal["adapter", "merged", "weights"]
 """What the folder holds."""

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from dtm.decoding.frames import Frame
+from dtm.engine.frames import Frame
 
 MASK = "░"
 STYLES = {"masked": "dim", "new": "bold green", "old": ""}

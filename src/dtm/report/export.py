@@ -15,8 +15,8 @@ from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import WEIGHTS, merge_adapter, read_adapter
 from dtm.models.families import read_shape
 from dtm.report.card import Form, model_card
+from dtm.runs.folder import RunFolder, make_folder, write_text
 from dtm.tasks.language.tokenizer import PARTS
-from dtm.training.folder import RunFolder, make_folder, write_text
 
 TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template*", "added_tokens.json", *PARTS)
 """Files of a base that a model with all its weights needs too."""

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dtm.config import RunConfig
+from dtm.loop.progress import Progress
 from dtm.report.card import Form, model_card
 from dtm.report.figures import annealing_figure, phases_figure
+from dtm.runs.events import read_events
+from dtm.runs.folder import RunFolder, write_json, write_text
 from dtm.tasks.base import Task
-from dtm.training.config import RunConfig
-from dtm.training.events import read_events
-from dtm.training.folder import RunFolder, write_json, write_text
-from dtm.training.progress import Progress
 
 
 def write_report(folder: RunFolder, config: RunConfig, task: Task, progress: Progress) -> dict[str, Any]:

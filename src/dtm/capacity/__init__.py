@@ -1,0 +1,1 @@
+"""What a run needs of a machine: memory, operations, time."""

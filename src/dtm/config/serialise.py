@@ -1,0 +1,175 @@
+"""Configs to YAML and back without loss; every mistake in a file is named with its place and a remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from dtm.config import RunConfig
+from dtm.errors import ConfigError, nearest
+
+Config = TypeVar("Config")
+
+SCIENTIFIC = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+"""YAML 1.1 reads 3e-4 as text, since it has no point, and 1.5e1, since it has no sign."""
+
+CHANGEABLE = frozenset(("reward.on_error", "reward.timeout", "checkpoint.every", "checkpoint.keep"))
+"""Fields that a run may be continued with other values of."""
+
+
+def to_yaml(config: RunConfig) -> str:
+    """The whole configuration as YAML text."""
+    return yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
+
+
+def load_yaml(path: Path, start: RunConfig) -> RunConfig:
+    """``start`` with the fields that the file names replaced by its values."""
+    return update(start, read_mapping(path), where=str(path))
+
+
+def read_mapping(path: Path) -> Mapping[str, Any]:
+    """A YAML file of fields."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"no configuration file at {path}") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder: name the YAML file in it") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"{path} is not valid YAML: {problem}") from None
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{path} must hold a mapping of fields, as `dtm recipes show NAME` prints it")
+    return data
+
+
+def nested(field: str, value: Any) -> dict[str, Any]:
+    """A field as the command line names it, ``tilt.max-steps``, with its value: a mapping for `update`."""
+    change = value
+    for name in reversed(field.replace("-", "_").split(".")):
+        change = {name: change}
+    return dict(change)
+
+
+def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Both changes, the second where they disagree: fields that must fit each other are changed together.
+
+    >>> joined({"tilt": {"step": 1, "final": 3}}, {"tilt": {"step": 2}, "seed": 4})
+    {'tilt': {'step': 2, 'final': 3}, 'seed': 4}
+    """
+    both = {
+        key: joined(first[key], value)
+        for key, value in second.items()
+        if isinstance(value, Mapping) and isinstance(first.get(key), Mapping)
+    }
+    return {**first, **second, **both}
+
+
+def update(config: Config, data: Mapping[str, Any], where: str) -> Config:
+    """A copy of a config dataclass with some fields replaced, nested mappings included."""
+    hints = typing.get_type_hints(type(config))
+    changes: dict[str, Any] = {}
+    for key, value in data.items():
+        if key not in hints:
+            raise ConfigError(f"{where}: no field {key!r}. {nearest(str(key), hints)}")
+        place, current = f"{where}: {key}", getattr(config, key)
+        if key == "recompute" and isinstance(value, bool):  # runs of 0.1 knew two values
+            value = "all" if value else "none"
+        if dataclasses.is_dataclass(current):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{place} is a section with fields of its own, got {value!r}")
+            changes[key] = update(_section(current, hints[key], value, place), value, where=place)
+        else:
+            changes[key] = _convert(value, hints[key], place)
+    return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+def _section(current: Any, hint: Any, data: Mapping[str, Any], place: str) -> Any:
+    """What the fields of a section are applied to: where its kind changes, the defaults of that kind."""
+    kind = data.get("kind", getattr(current, "kind", None))
+    if kind == getattr(current, "kind", None):
+        return current
+    kinds = {
+        name: choice
+        for choice in typing.get_args(hint)
+        for name in typing.get_args(typing.get_type_hints(choice)["kind"])
+    }
+    if kind not in kinds:
+        raise ConfigError(f"{place}: no kind {kind!r}. {nearest(str(kind), kinds)}")
+    return kinds[kind](kind=kind)
+
+
+def differences(old: RunConfig, new: RunConfig, apart_from: Collection[str] = ()) -> Iterator[str]:
+    """One line for each field in which two configurations differ."""
+    before, after = leaves(old), leaves(new)
+    for name in before | after:
+        if name not in apart_from and before.get(name) != after.get(name):
+            yield f"{name}: {before.get(name)!r} → {after.get(name)!r}"
+
+
+def obstacles(saved: RunConfig, config: RunConfig) -> Iterator[str]:
+    """The differences with which a run cannot be continued."""
+    return differences(saved, config, CHANGEABLE)
+
+
+def leaves(config: RunConfig) -> dict[str, Any]:
+    """Every field by its full name, as in ``tilt.step``."""
+    return dict(_leaves(_plain(config)))
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _convert(value: Any, kind: Any, place: str) -> Any:
+    """``value`` as the annotated type, or an error that says what was expected."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        for choice in arguments:
+            try:
+                return _convert(value, choice, place)
+            except ConfigError:
+                continue
+    elif origin is typing.Literal:
+        if value in arguments:
+            return value
+    elif origin is tuple:
+        if isinstance(value, list | tuple) and len(value) == len(arguments):
+            return tuple(_convert(v, a, place) for v, a in zip(value, arguments, strict=True))
+    elif kind is float:
+        if type(value) in (int, float) or (isinstance(value, str) and SCIENTIFIC.fullmatch(value)):
+            return float(value)
+    elif kind is type(None):
+        if value is None:
+            return None
+    elif isinstance(kind, type) and type(value) is kind:
+        return value
+    raise ConfigError(f"{place} must be {_describe(kind)}, got {value!r}")
+
+
+def _describe(kind: Any) -> str:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_describe(a) for a in arguments)
+    if origin is typing.Literal:
+        return " or ".join(repr(a) for a in arguments)
+    if origin is tuple:
+        return f"a list of {len(arguments)} values"
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
+    return names.get(kind, str(kind))

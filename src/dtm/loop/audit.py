@@ -1,0 +1,140 @@
+"""What the shortcuts of decoding change: the same prompts and the same noise, with and without them.
+
+A cache, early ends, certain tokens and weights in eight bits are approximations. In every collection of
+rollouts a few prompts are decoded both ways, and past a limit the run goes on without shortcuts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dtm.config import AuditConfig
+from dtm.engine import decode_rows
+from dtm.engine.collect import Collector
+from dtm.evaluation.length import effective_lengths
+from dtm.models.denoiser import Denoiser
+from dtm.records import Prompts
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Sums over compared rows; those of several audits add up."""
+
+    rows: int = 0
+    agreed: float = 0.0
+    """Σ s, where s is the share of equal tokens."""
+    agreed_squared: float = 0.0
+    """Σ s²."""
+    shift: float = 0.0
+    """Σ d, where d is the reward with shortcuts less the reward without."""
+    squared: float = 0.0
+    """Σ d²."""
+
+    def __add__(self, other: Tally) -> Tally:
+        sums = {name: value + getattr(other, name) for name, value in asdict(self).items()}
+        return Tally(**sums)
+
+    @property
+    def agreement(self) -> float:
+        """Mean share of tokens that are the same."""
+        return self.agreed / self.rows
+
+    @property
+    def mean_shift(self) -> float:
+        """Mean of d."""
+        return self.shift / self.rows
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean of d."""
+        return self._error(self.shift, self.squared)
+
+    def _error(self, total: float, squared: float) -> float:
+        """Standard error of a mean from its sums; infinite for a single row."""
+        if self.rows < 2:
+            return math.inf
+        spread = max(squared - total**2 / self.rows, 0.0)
+        return math.sqrt(spread / (self.rows - 1) / self.rows)
+
+    def numbers(self) -> dict[str, Any]:
+        """What a person wants to know of it."""
+        return {
+            "rows": self.rows,
+            "agreement": self.agreement,
+            "reward_shift": self.mean_shift,
+            "error": self.error,
+        }
+
+    def beyond(self, limits: AuditConfig) -> str | None:
+        """Which limit is exceeded by more than two standard errors, in words; None: none of them.
+
+        >>> Tally(rows=4, agreed=3.0, agreed_squared=2.25).beyond(AuditConfig(agreement=0.8))
+        'only 75.0% of the tokens agree with exact decoding, less than audit.agreement 80.0%'
+        """
+        doubt = 2 * self._error(self.agreed, self.agreed_squared) if limits.agreement < 1 else 0.0
+        if self.agreement + doubt < limits.agreement:  # of a limit of 1, a single other token is proof
+            return (
+                f"only {self.agreement:.1%} of the tokens agree with exact decoding, "
+                f"less than audit.agreement {limits.agreement:.1%}"
+            )
+        if limits.shift is not None and abs(self.mean_shift) - 2 * self.error > limits.shift:
+            return (
+                f"the mean reward is {self.mean_shift:+.3g} ± {self.error:.2g} off that of exact decoding, "
+                f"more than audit.shift {limits.shift:g}"
+            )
+        return None
+
+
+def audit(
+    collector: Collector,
+    denoiser: Denoiser,
+    exact: Denoiser,
+    prompts: Prompts,
+    rows: int,
+    generator: torch.Generator,
+) -> Tally:
+    """Decode so many of the prompts, drawn at random, with the collector's shortcuts and without them.
+
+    ``denoiser`` is the model that decodes, ``exact`` the one whose law is meant: the same unless the former
+    is in eight bits. Rows that have no reward count as far as their tokens go.
+    """
+    order = torch.randperm(len(prompts), generator=generator)[:rows]
+    asked, width = prompts.select(order.tolist()), prompts.tokens.shape[1]
+    tokens, rewards = [], []
+    for model, decoder in (
+        (denoiser, collector.decoder),
+        (exact, collector.decoder.without_shortcuts),
+    ):
+        done = decode_rows(
+            model,
+            asked,
+            collector.task.completion_length,
+            decoder,
+            generator.initial_seed(),
+            collector.batch,
+            between=collector.between,
+        )
+        tokens.append(done.tokens[:, width:])
+        rewards.append(collector.scorer(asked.views, collector.task.read(tokens[-1]), asked.columns))
+    shifts = [a - b if a is not None and b is not None else 0.0 for a, b in zip(*rewards, strict=True)]
+    shares = agreement(tokens[0], tokens[1], denoiser.eos_id).double()
+    return Tally(
+        len(asked),
+        float(shares.sum()),
+        float(shares.square().sum()),
+        sum(shifts),
+        sum(shift**2 for shift in shifts),
+    )
+
+
+def agreement(short: Int[Tensor, "N C"], exact: Int[Tensor, "N C"], eos_id: int) -> Float[Tensor, " N"]:
+    """Share of equal tokens up to and including the end token of the exact completion."""
+    ends = effective_lengths(exact, eos_id)[:, None]
+    counted = torch.arange(exact.shape[1], device=exact.device) <= ends
+    return ((short == exact) & counted).sum(1) / counted.sum(1)

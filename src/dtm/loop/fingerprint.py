@@ -1,0 +1,88 @@
+"""Everything that decides what a run reaches, apart from its objective; comparable runs share it.
+
+A run writes it down when it starts (``fingerprint.json``), so that later changes of data, base or reward are
+noticed. Names and places decide nothing: of a base, of prompts and of a reward it is the contents that count.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dtm import tasks
+from dtm.comparison.settings import is_own
+from dtm.config import RunConfig
+from dtm.config.serialise import leaves
+from dtm.engine.collect import prompts_in_order
+from dtm.evaluation.evaluate import held_out
+from dtm.evaluation.fingerprint import (
+    PACKAGES,
+    attention_kernels,
+    code_version,
+    digest,
+    model_identity,
+    rules_version,
+)
+from dtm.loop import build
+from dtm.records import Prompts
+from dtm.runs.folder import environment, version
+from dtm.tasks.base import Task
+from dtm.tasks.rewards import Scorer
+
+PLACES = ("recipe", "seed", "device", "model.base", "task.data_dir", "task.data", "checkpoint", "pretrain")
+"""Fields and sections that decide nothing, or whose contents are looked at instead."""
+GROUPS = {
+    "settings": "settings that all share",
+    "items": "the held-out prompts",
+    "training": "the training prompts",
+    "reward": "the reward",
+    "answers": "how answers are read",
+    "model": "the base",
+    "numerics": "arithmetic",
+}
+"""Groups of a fingerprint that decide what a run reaches."""
+
+
+def run_fingerprint(config: RunConfig, task: Task, scorer: Scorer) -> dict[str, dict[str, Any]]:
+    """Group by group, as `dtm.evaluation.explain` has words for them."""
+    device, machine = build.build_device(config), environment()
+    evaluation = config.evaluation
+    asked = prompts_in_order(task, 0, config.replay.prompts, config.replay.prompts, config.seed)
+    splits = {evaluation.split: evaluation, "test": replace(evaluation, split="test")}
+    held = [[split, *_facts(held_out(task, asking))] for split, asking in splits.items()]
+    return {
+        "settings": {name: value for name, value in leaves(config).items() if _is_shared(name)},
+        "items": {"contents": digest(held)},
+        "training": {"order": digest([_facts(asked)])},
+        "reward": {"function": scorer.name, "source": _source(scorer)},
+        "answers": {"version": rules_version()},
+        "model": model_identity(build.base_folder(config)),
+        "numerics": {"precision": build.precision(config, device), "attention": attention_kernels(device)},
+        "packages": {"commit": machine["commit"], **{name: version(name) for name in PACKAGES}},
+        "hardware": {name: machine[name] for name in ("processor", "threads", "gpu")},
+    }
+
+
+def _is_shared(field: str) -> bool:
+    return not is_own(field) and not any(field == place or field.startswith(f"{place}.") for place in PLACES)
+
+
+def _facts(prompts: Prompts) -> list[Any]:
+    """Tokens and columns of each prompt, in order."""
+    rows = zip(prompts.tokens.tolist(), prompts.attention.tolist(), strict=True)
+    tokens = [[token for token, real in zip(*row, strict=True) if real] for row in rows]
+    columns = {name: [str(value) for value in values] for name, values in prompts.columns.items()}
+    return [tokens, columns]
+
+
+def _source(scorer: Scorer) -> str | None:
+    """A hash of the reward's own code, not of what it calls; a task's own reward is all code of the tasks."""
+    module = str(getattr(scorer.function, "__module__", ""))
+    if module.startswith(f"{tasks.__name__}."):
+        return code_version(Path(tasks.__path__[0]).rglob("*.py"))
+    try:
+        return digest([inspect.getsource(scorer.function)])
+    except (OSError, TypeError):
+        return None

@@ -1,0 +1,113 @@
+"""The replay buffer: weighted rollouts of one tilt, replaced a group at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dtm import losses
+from dtm.errors import MixedTiltError, require
+from dtm.records import Rollouts, Weights, concatenate
+
+Credit = Callable[[Float[Tensor, " N"], Int[Tensor, " N"]], Float[Tensor, " N"]]
+"""A baseline's credits from rewards and groups."""
+LogZ = Callable[[Float[Tensor, " N"]], float]
+"""log Z from h·r; over several ranks, a reduction."""
+
+
+def local_log_z(tilt: Float[Tensor, " N"]) -> float:
+    """log Z over this buffer alone."""
+    return float(losses.log_mean_exp(tilt))
+
+
+def prompt_offset(rollouts: Rollouts, baseline: bool) -> Float[Tensor, " N"]:
+    """What is taken off each reward: the mean of the prompt's other completions, or nothing."""
+    reward = rollouts.reward
+    return losses.peer_mean(reward, rollouts.group) if baseline else torch.zeros_like(reward)
+
+
+class Replay:
+    """Rollouts of the current π_a, oldest groups first, and their weights for a tilt by h."""
+
+    def __init__(
+        self,
+        rollouts: Rollouts,
+        h: float,
+        baseline: bool = False,
+        log_z: LogZ = local_log_z,
+        credit: Credit | None = None,
+    ) -> None:
+        self.h, self.baseline, self.log_z, self.credit = h, baseline, log_z, credit
+        self._hold(rollouts)
+
+    def __len__(self) -> int:
+        return len(self.rollouts)
+
+    def _hold(self, rollouts: Rollouts) -> None:
+        reward, group = rollouts.reward, rollouts.group
+        self.rollouts = rollouts
+        offset = prompt_offset(rollouts, self.baseline)
+        self.weights = losses.weigh(
+            reward, group, self.h, offset, self.log_z(self.h * (reward - offset).double())
+        )
+        if self.credit is not None:
+            self.weights = replace(self.weights, credit=self.credit(reward, group))
+        self.ess = float(losses.effective_sample_size(self.weights.log_weight))
+        self.available = losses.available_kl(reward, group, self.h, offset)
+
+    def log_weight(self, fresh: Rollouts) -> Float[Tensor, " M"]:
+        """log w̄ of rollouts that are not in the buffer, on its normalisation."""
+        return self.h * (fresh.reward - prompt_offset(fresh, self.baseline)) - self.weights.log_z
+
+    @property
+    def next_group(self) -> int:
+        """A group number that no rollout here has."""
+        return int(self.rollouts.group.max()) + 1
+
+    def refresh(self, fresh: Rollouts) -> None:
+        """Replace the oldest groups by as many fresh ones, which must be of the same tilt."""
+        require(
+            fresh.tilt == self.rollouts.tilt,
+            f"the buffer holds rollouts of tilt a = {self.rollouts.tilt:g} and cannot take rollouts of "
+            f"a = {fresh.tilt:g}: the weights e^(hr) of the two mean different things. Rebuild the buffer.",
+            MixedTiltError,
+        )
+        retired = torch.unique(self.rollouts.group)[: len(torch.unique(fresh.group))]
+        stays = ~torch.isin(self.rollouts.group, retired)
+        self._hold(concatenate([self.rollouts.select(stays), fresh]))
+
+    def draw(
+        self, rows: int, priority: float, generator: torch.Generator
+    ) -> tuple[Rollouts, Weights, Float[Tensor, " B"]]:
+        """A batch with its weights, and the factor that makes up for how often each row is drawn.
+
+        A row whose weight is near the mean moves the student hardly at all, and costs as much as any
+        other. A share ``priority`` of the draws therefore goes to rows in proportion to |w̄ − 1|, the
+        rest to all alike; a row drawn with probability p counts 1 / (N p), so nothing is biased and no
+        factor exceeds 1 / (1 − priority).
+        """
+        surprise = torch.expm1(self.weights.log_weight.double()).abs()
+        even = torch.full_like(surprise, 1 / len(self))
+        total = surprise.sum()
+        probability = (1 - priority) * even + priority * (surprise / total if total > 0 else even)
+        # Systematic sampling: one uniform number, and every row comes ⌊B p⌋ or ⌈B p⌉ times.
+        offset = torch.rand(1, generator=generator, dtype=torch.float64, device=probability.device)
+        ticks = (torch.arange(rows, device=probability.device) + offset) / rows
+        order = torch.randperm(len(self), generator=generator, device=probability.device)
+        chosen = order[torch.searchsorted(probability[order].cumsum(0), ticks).clamp(max=len(self) - 1)]
+        factor = (even / probability)[chosen].float()
+        return self.rollouts.select(chosen), self.weights.select(chosen), factor
+
+    def draw_groups(self, rows: int, pairs: bool, generator: torch.Generator) -> tuple[Rollouts, Weights]:
+        """Whole groups, about ``rows`` rollouts in all, none twice; for ``pairs`` those with credit alone."""
+        group = self.weights.group
+        useful = self.weights.credit != 0 if pairs else torch.ones_like(group, dtype=torch.bool)
+        groups = torch.unique(group[useful])
+        count = max(1, rows * len(groups) // int(useful.sum()))
+        order = torch.randperm(len(groups), generator=generator, device=group.device)
+        chosen = (useful & torch.isin(group, groups[order[:count]])).nonzero().squeeze(1)
+        return self.rollouts.select(chosen), self.weights.select(chosen)

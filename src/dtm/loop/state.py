@@ -1,0 +1,74 @@
+"""A trainer's whole state as a checkpoint, and back: weights, optimiser, buffer, counters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from dtm.loop.progress import Progress
+from dtm.loop.replay import Replay
+from dtm.models.denoiser import Denoiser
+from dtm.models.policy import Policy
+from dtm.records import ROLLOUT_TENSORS, Rollouts
+from dtm.runs.checkpoint import Checkpoint, Tensors
+
+
+def pack(
+    policy: Policy, optimizer: torch.optim.Optimizer, replay: Replay | None, progress: Progress
+) -> Checkpoint:
+    """Everything that the next step depends on; random streams need no state (see `dtm.random`)."""
+    tensors: dict[str, Tensors] = {
+        "student": policy.weights(policy.student),
+        "teacher": policy.weights(policy.teacher),
+        "optimizer": optimizer_tensors(policy.student, optimizer),
+    }
+    if policy.average is not None:
+        tensors["average"] = policy.weights(policy.average)
+    if replay is not None:
+        tensors["buffer"] = {name: getattr(replay.rollouts, name) for name in ROLLOUT_TENSORS}
+    return Checkpoint(tensors, progress.to_json())
+
+
+def unpack(
+    checkpoint: Checkpoint,
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    device: torch.device,
+    hold: Callable[[Rollouts, float], Replay],
+) -> tuple[Replay | None, Progress]:
+    """Load models and optimiser in place; return the counters and the buffer, as ``hold`` makes it."""
+    policy.load_weights(policy.student, checkpoint.tensors["student"])
+    policy.load_weights(policy.teacher, checkpoint.tensors["teacher"])
+    if policy.average is not None:
+        policy.load_weights(policy.average, checkpoint.tensors["average"])
+    load_optimizer(policy.student, optimizer, checkpoint.tensors["optimizer"])
+    progress = Progress(**checkpoint.state)
+    if progress.h is None:
+        return None, progress
+    stored = {name: value.to(device) for name, value in checkpoint.tensors["buffer"].items()}
+    return hold(Rollouts(**stored, tilt=progress.tilt), progress.h), progress
+
+
+def optimizer_tensors(model: Denoiser, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Adam's moments under the names of the parameters they belong to."""
+    return {
+        f"{name}/{key}": value
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def load_optimizer(model: Denoiser, optimizer: torch.optim.Optimizer, tensors: Tensors) -> None:
+    """Put Adam's moments back in place."""
+    optimizer.state.clear()
+    fused = bool(optimizer.defaults.get("fused"))  # the fused kernel counts steps on the device
+    for name, parameter in model.named_parameters():
+        prefix = f"{name}/"
+        own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        if own:
+            optimizer.state[parameter] = {
+                key: value.clone() if key == "step" and not fused else value.to(parameter.device)
+                for key, value in own.items()
+            }

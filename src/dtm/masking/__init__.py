@@ -1,0 +1,23 @@
+"""From clean rollouts x_1 to partially masked states x_t."""
+
+from dtm.masking.active_block import ActiveBlock
+from dtm.masking.count_plans import FullMask, Quadrature, RisingRatio, UniformCount
+from dtm.masking.mask_count import Interpolant, MaskCount
+from dtm.masking.plan import Layout, MaskPlan, Masks, Planned, spans
+from dtm.masking.trace import TraceSegments
+
+__all__ = [
+    "ActiveBlock",
+    "FullMask",
+    "Interpolant",
+    "Layout",
+    "MaskCount",
+    "MaskPlan",
+    "Masks",
+    "Planned",
+    "Quadrature",
+    "RisingRatio",
+    "TraceSegments",
+    "UniformCount",
+    "spans",
+]

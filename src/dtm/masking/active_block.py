@@ -1,0 +1,77 @@
+r"""SPG's masks: a random block is partly hidden, what comes before it is seen, what comes after is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from dtm.errors import require
+from dtm.masking.plan import Layout, Masks
+from dtm.records import Sequences
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ActiveBlock:
+    r"""Block b of nb = ⌈n/B⌉ and k uniform in 1..len_b; later blocks and what follows the end are hidden.
+
+    ``scores`` = "masked" (SPG): all K hidden positions up to n count, with weight n/K. This bounds nothing,
+    since a later block also counts while all before it is hidden (claim B4). "active": the k positions of
+    block b alone, with weight nb len_b / k: the evidence bound of decoding block by block.
+    """
+
+    size: int
+    """B."""
+    rows: int = 2
+    """Masks of a sequence, in different blocks as long as there are enough."""
+    scores: Literal["masked", "active"] = "masked"
+    biased: bool = False
+    """Choose blocks as published, from a permutation of all blocks taken modulo nb: early ones too often."""
+
+    def __post_init__(self) -> None:
+        require(self.size >= 1, f"the block size must be at least 1, got {self.size}")
+        require(self.rows >= 1, f"a sequence must be masked at least once, got {self.rows}")
+
+    def draws(self, clean: Sequences) -> int:
+        """As many as asked for."""
+        return self.rows
+
+    def masks(self, layout: Layout, generator: torch.Generator, update: int) -> Masks:
+        """Noise on earlier blocks hides positions, which then count where every hidden one does."""
+        device, counted = layout.span.device, layout.counted
+        blocks = (layout.span + self.size - 1) // self.size
+        start = self._chosen(layout, blocks, generator) * self.size
+        stop = torch.minimum(start + self.size, layout.span)
+        active = counted & (layout.index >= start[:, None]) & (layout.index < stop[:, None])
+        uniform = torch.rand(len(start), generator=generator, device=device)
+        width = stop - start
+        count = torch.minimum((uniform * width).long() + 1, width)
+        order = torch.rand(layout.index.shape, generator=generator, device=device)
+        chosen = active & (order.masked_fill(~active, torch.inf).argsort(1).argsort(1) < count[:, None])
+        before = layout.is_completion & (layout.index < start[:, None])
+        after = layout.is_completion & (layout.index >= stop[:, None])
+        masked = chosen | after | (before & layout.noise)
+        if self.scores == "active":
+            return Masks(masked, chosen, blocks * width / count)
+        scored = masked & counted
+        return Masks(masked, scored, layout.span / scored.sum(1))
+
+    def _chosen(
+        self, layout: Layout, blocks: Int[Tensor, " B"], generator: torch.Generator
+    ) -> Int[Tensor, " B"]:
+        """A block for every row; those of a sequence come from one permutation."""
+        limit = blocks[:: layout.draws, None]
+        most = int(-(-layout.is_completion.sum(1).max() // self.size))
+        noise = torch.rand(len(limit), most, generator=generator, device=limit.device)
+        if self.biased:
+            order = noise.argsort(1) % limit
+        else:  # the blocks that are there come first, and are gone through again if they run out
+            absent = torch.arange(most, device=limit.device) >= limit
+            order = noise.masked_fill(absent, torch.inf).argsort(1)
+        draw = torch.arange(layout.draws, device=limit.device)
+        place = draw % most if self.biased else draw % limit
+        return order.gather(1, place.expand(len(limit), -1)).flatten()

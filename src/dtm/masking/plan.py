@@ -1,0 +1,125 @@
+r"""Mask plans: which positions of a completion are hidden and scored, once or several times a sequence.
+
+The baselines differ in the states x_t at which they look at a sequence and in how they weigh them; all
+else (the end of a completion, noise on the prompt, rows of a batch) is the same and lives here. A plan is
+drawn once and shared by the student, π_a and π_0, so that what masks add to a ratio cancels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, final, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from dtm.errors import require
+from dtm.masking.mask_count import prompt_width
+from dtm.records import Completions, MaskedStates, Sequences, where_padded
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where completions lie, a row for every draw of every sequence; the draws of one are neighbours."""
+
+    is_completion: Bool[Tensor, "B L"]
+    index: Int[Tensor, "B L"]
+    """Completion positions from 0; -1 and below elsewhere."""
+    span: Int[Tensor, " B"]
+    """n_i: positions up to and including the first end token."""
+    noise: Bool[Tensor, "B L"]
+    """Where prompt noise strikes, if the position is not masked already."""
+    draws: int
+    """Rows of a sequence."""
+    revealed_at: Int[Tensor, "B L"] | None = None
+    """The decoding step that revealed each token, where that is known."""
+
+    @property
+    def counted(self) -> Bool[Tensor, "B L"]:
+        """The first n_i positions: what may be scored."""
+        return self.is_completion & (self.index < self.span[:, None])
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """What a plan decides."""
+
+    masked: Bool[Tensor, "B L"]
+    """Completion positions that the model does not see."""
+    scored: Bool[Tensor, "B L"]
+    """Those of them at which its prediction counts."""
+    weight: Float[Tensor, " B"]
+    """The factor on the row's sum over S: the mean over draws of ``weight · Σ_S log π`` is what the plan
+    takes for the sequence's log-likelihood."""
+
+
+@runtime_checkable
+class MaskPlan(Protocol):
+    """A rule for drawing masks."""
+
+    def draws(self, clean: Sequences) -> int:
+        """How often each sequence is masked."""
+        ...
+
+    def masks(self, layout: Layout, generator: torch.Generator, update: int) -> Masks:
+        """Masks for every row; ``update`` counts the updates of an iteration, from 0."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The interpolant that follows a mask plan."""
+
+    plan: MaskPlan
+    end_id: int | None = None
+    """The token that ends a completion; positions after the first are hidden or as the plan says, and never
+    scored. None: all positions count."""
+    prompt_noise: float = 0.0
+    """Chance that a visible prompt token (and, in `ActiveBlock`, one of an earlier block) is hidden too."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.prompt_noise < 1, f"prompt noise must lie in [0, 1), got {self.prompt_noise:g}")
+
+    def states(
+        self, clean: Sequences, mask_id: int, generator: torch.Generator, update: int = 0
+    ) -> MaskedStates:
+        """The rows of every sequence, next to each other."""
+        draws, device = self.plan.draws(clean), clean.tokens.device
+        row = torch.arange(len(clean), device=device).repeat_interleave(draws)
+        tokens, attention, is_completion = clean.tokens[row], clean.attention[row], clean.is_completion[row]
+        noise = torch.rand(tokens.shape, generator=generator, device=device) < self.prompt_noise
+        span = spans(clean, self.end_id)
+        layout = Layout(
+            is_completion,
+            is_completion.long().cumsum(1) - 1,
+            span[row],
+            noise,
+            draws,
+            clean.revealed_at[row] if isinstance(clean, Completions) else None,
+        )
+        masks = self.plan.masks(layout, generator, update)
+        hidden = masks.masked | (noise & attention & ~is_completion)
+        return MaskedStates(
+            tokens=torch.where(hidden, mask_id, tokens),
+            clean=tokens,
+            attention=where_padded(attention),
+            eligible=masks.scored,
+            row_weight=masks.weight,
+            row_length=span[row],
+            length=is_completion.shape[1] - int(prompt_width(is_completion)),
+            batch_rows=len(row),
+            batch_length=draws * span.sum(),
+            draws=draws,
+        )
+
+
+def spans(clean: Sequences, end_id: int | None) -> Int[Tensor, " N"]:
+    """n_i: completion positions up to and including the first end token; all where there is none."""
+    length = clean.is_completion.sum(1)
+    if end_id is None:
+        return length
+    index = clean.is_completion.long().cumsum(1) - 1
+    ends = clean.is_completion & (clean.tokens == end_id)
+    return torch.minimum(torch.where(ends, index + 1, length[:, None]).amin(1), length)

@@ -1,0 +1,27 @@
+"""The package's own layout: ``config.json`` is the shape itself, and tensors keep the modules' names."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from dtm.errors import CheckpointError, nearest, require
+from dtm.models.families.base import Family, HubConfig
+from dtm.models.families.llada import LLADA
+from dtm.models.shape import TransformerConfig
+
+
+def read_config(config: HubConfig) -> TransformerConfig:
+    """The shape as `save_model` wrote it."""
+    known = {field.name for field in fields(TransformerConfig)}
+    for key in config.values:
+        require(
+            key in known, f"{config.source}: unknown field {key!r}. {nearest(key, known)}", CheckpointError
+        )
+    for key in ("vocab_size", "mask_id", "eos_id"):
+        require(key in config.values, f"{config.source}: {key!r} is missing", CheckpointError)
+    return TransformerConfig(**config.values)
+
+
+NATIVE = Family(
+    name="native", model_type="", read=read_config, modules={native: native for native in LLADA.modules}
+)

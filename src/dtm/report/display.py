@@ -1,0 +1,184 @@
+"""Progress for a person: one live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from dtm.config import RunConfig
+from dtm.config.budget import SPENT, Budget
+from dtm.evaluation.evaluate import Evaluation
+from dtm.loop.annealing import phase_steps
+from dtm.runs.events import Event
+
+PLAIN_EVERY = 10.0
+"""Seconds between lines where there is no terminal to redraw."""
+
+
+class Display:
+    """Follows a run's events: phase, tilt, reward, absorbed fraction, ESS, rollouts a second, time left."""
+
+    def __init__(self, config: RunConfig, console: Console | None = None) -> None:
+        self.config = config
+        self.budget = None if config.budget is None else Budget.parse(config.budget)
+        self.console = console or Console()
+        self.latest: dict[str, Any] = {"reward": None, "per_second": None, "audit": ""}
+        self.begin = self.spoken = time.perf_counter()
+        self.start: float | None = None
+        self._live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
+
+    def __enter__(self) -> Display:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.update(Text(""), refresh=True)
+            self._live.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Take in an event; print what deserves a line of its own."""
+        values = event.values
+        if event.kind == "rollouts":
+            self.latest |= {"reward": values["reward"], "per_second": values["per_second"]}
+        elif event.kind == "audit":
+            self._audit(values)
+        elif event.kind == "step":
+            self.latest |= values
+            self._tick(event.step)
+        elif event.kind == "phase":
+            self._close(values)
+        elif event.kind == "evaluation":
+            shown = {k: v for k, v in values.items() if k not in ("tilt", "seconds", *SPENT)}
+            measures = "  ".join(f"{k} {v:.3f}" for k, v in shown.items())
+            self._say(f"{self._place(values['tilt'])} held out:  {measures}")
+        elif event.kind == "resumed":
+            self._say(f"resumed at step {event.step}, phase {values['phase'] + 1}, a = {values['tilt']:.3g}")
+        elif event.kind == "stopped":
+            self._say(f"stopped: {values['reason']}")
+
+    def _place(self, tilt: float) -> str:
+        """The tilt, or for a baseline the iterations done."""
+        anneals = self.config.objective.baseline is None
+        return f"a = {tilt:<5.3g}" if anneals else f"after {tilt:.0f} iterations"
+
+    def _close(self, values: Mapping[str, Any]) -> None:
+        """A line for a phase; a baseline's iterations are too many to tell."""
+        if self.config.objective.baseline is None:
+            self._say(
+                f"phase {values['phase'] + 1}  a {values['tilt']:.3g} → {values['tilt'] + values['h']:.3g}  "
+                f"{values['steps']} steps ({values['reason']})  ESS {values['ess']:.2f}  "
+                f"absorbed {_share(values['absorbed'])} ± {_share(values['absorbed_error'])} "
+                f"of {values['available']:.3f} nats"
+            )
+
+    def _audit(self, values: Mapping[str, Any]) -> None:
+        """What the shortcuts of decoding change, for the live line; the end of them has a line of its own."""
+        self.latest["audit"] = (
+            f"  {values['agreement']:.0%} as exact decoding, reward {values['reward_shift']:+.3f}"
+        )
+        if values["falls_back"] is not None:
+            self.latest["audit"] = ""
+            self._say(f"decoding takes no shortcuts from here on: {values['falls_back']}")
+
+    def _tick(self, step: int) -> None:
+        now = time.perf_counter()
+        if self._live:
+            self._live.update(Text(self._line(step)), refresh=True)
+        elif now - self.spoken >= PLAIN_EVERY:
+            self.spoken = now
+            self.console.print(self._line(step), highlight=False)
+
+    def _line(self, step: int) -> str:
+        v = self.latest
+        fraction = v["phase_step"] / phase_steps(self.config)
+        if self.budget is None:
+            done = (v["tilt"] + v["h"] * fraction) / self.config.tilt.final
+        else:
+            done = min(self.budget.share(v), 1.0)
+        if self.start is None:
+            self.start = done  # a resumed run has not spent its time here
+        spent = time.perf_counter() - self.begin
+        left = f"{_clock(spent * (1 - done) / (done - self.start))} left" if done > self.start else ""
+        if self.config.objective.baseline is not None:
+            return (
+                f"  iteration {v['phase'] + 1}  step {step}  reward {_number(v['reward'], 3)}  "
+                f"loss {v['loss']:.4f}  {_number(v['per_second'], 0)} rollouts/s{v['audit']}  {left}"
+            )
+        return (
+            f"  phase {v['phase'] + 1}  a {v['tilt']:.3g} + h {v['h']:.3g}  step {step}  "
+            f"reward {_number(v['reward'], 3)}  "
+            f"absorbed {_share(v['absorbed'])}  loss {v['loss']:.4f}  ESS {v['ess']:.2f}  "
+            f"{_number(v['per_second'], 0)} rollouts/s{v['audit']}  {left}"
+        )
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, highlight=False)
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    """A number not yet known, as after a resume in mid-phase, is a dash."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
+
+
+class PretrainDisplay:
+    """Follows a pretraining: the bound on held-out examples, steps a second, time left."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console()
+
+    def __enter__(self) -> PretrainDisplay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, event: Event) -> None:
+        """One line for each report."""
+        v = event.values
+        left = _clock((v["steps"] - event.step) / v["steps_per_second"])
+        self.console.print(
+            f"step {event.step}/{v['steps']}  loss {v['loss']:.3f}  held-out bound {v['held_out']:.3f} nats  "
+            f"{v['steps_per_second']:.1f} steps/s  {left} left",
+            highlight=False,
+        )
+
+
+def summary_table(summary: dict[str, Any]) -> Table:
+    """Base, tuned and best possible, and the share of the gap that was closed."""
+    closed = summary.get("gap_closed")
+    title = f"{summary['recipe']}, seed {summary['seed']}: {summary['finished']}"
+    caption = f"{summary['minutes']:.1f} minutes" + (
+        "" if closed is None else f"; {closed:.0%} of the gap to the best possible reward closed"
+    )
+    table = Table("held out", "base", "tuned", "best possible", title=title, caption=caption)
+    for name, value in summary["base"].items():
+        best = f"{summary['best']:.3f}" if name == "reward" and "best" in summary else ""
+        table.add_row(name, f"{value:.3f}", f"{summary['tuned'][name]:.3f}", best)
+    return table
+
+
+def measures_table(results: dict[str, Evaluation]) -> Table:
+    """One column for each model measured."""
+    first = next(iter(results.values()))
+    table = Table("held out", *results, "best possible")
+    for name in first.measures:
+        best = f"{first.best:.3f}" if name == "reward" and first.best is not None else ""
+        table.add_row(name, *(f"{result.measures[name]:.3f}" for result in results.values()), best)
+    return table

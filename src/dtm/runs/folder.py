@@ -1,0 +1,278 @@
+"""A run's folder: what lies where, and how a run is found again.
+
+config.yaml       the resolved configuration
+environment.json  versions, machine and commit
+fingerprint.json  what decides its result apart from the objective
+metrics.jsonl     one object for every event
+samples/          completions with rewards, from each evaluation
+checkpoints/      step-N, whole or not there
+figures/          made from metrics.jsonl and samples/
+model/            the tuned model, with a card
+summary.json      base, tuned and best possible
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dtm.errors import CheckpointError, ConfigError, nearest, require
+from dtm.config import RunConfig
+from dtm.config.serialise import load_yaml, to_yaml
+
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The paths of one run."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, config: RunConfig, kind: str, out: str | Path | None) -> RunFolder:
+        """A new folder, ``runs/RECIPE-KIND-TIME`` unless a path is given, with the resolved configuration."""
+        path = Path(out) if out else unused(RUNS / f"{config.recipe}-{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
+        require_new(path)
+        folder = cls(make_folder(path))
+        write_text(folder.config, to_yaml(config))
+        write_json(path / "environment.json", {"kind": kind, **environment()})
+        return folder
+
+    @classmethod
+    def find(cls, path: Path) -> RunFolder:
+        """An existing run; a wrong path is answered with the runs that there are."""
+        if not (path / "config.yaml").is_file():
+            here = [str(p.parent) for p in path.parent.glob("*/config.yaml")]
+            here += [str(p.parent) for p in RUNS.glob("*/config.yaml")]
+            known = nearest(str(path), set(here)) if here else "There are no runs here yet."
+            raise CheckpointError(f"no run in {path}. {known}")
+        return cls(path)
+
+    @classmethod
+    def latest(cls, recipe: str, kind: str) -> RunFolder:
+        """The newest run of a recipe directly under ``runs/``, before all those that have finished."""
+        found = [cls(path.parent) for path in RUNS.glob("*/config.yaml")]
+        found = [folder for folder in found if folder.kind == kind and folder.recipe == recipe]
+        require(
+            bool(found),
+            f"no earlier run of {recipe!r} under {RUNS}/ to resume; name its folder with --out, "
+            "or leave --resume out to start one",
+            CheckpointError,
+        )
+        return max(found, key=lambda one: (not one.is_finished, one.config.stat().st_mtime))
+
+    @classmethod
+    def pretrained(cls, recipe: str) -> RunFolder | None:
+        """The newest finished pretraining of a recipe under ``runs/``, if there is one."""
+        found = RUNS.glob(f"{recipe}-pretrain-*/model/model.safetensors")
+        newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
+        return None if newest is None else cls(newest.parents[1])
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """Every event of the run."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where `--resume` looks."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The finished model."""
+        return self.path / "model"
+
+    @property
+    def samples(self) -> Path:
+        """Completions with rewards, one file for each evaluation."""
+        return self.path / "samples"
+
+    @property
+    def figures(self) -> Path:
+        """PNG files."""
+        return self.path / "figures"
+
+    @property
+    def summary(self) -> Path:
+        """Base, tuned and best possible."""
+        return self.path / "summary.json"
+
+    @property
+    def is_finished(self) -> bool:
+        """False for a run that was stopped (or is still going)."""
+        return self.summary.is_file()
+
+    @property
+    def fingerprint(self) -> Path:
+        """What decides the result apart from the objective."""
+        return self.path / "fingerprint.json"
+
+    @property
+    def kind(self) -> str:
+        """Which command started it; of runs that did not write it down, what their folder's name says."""
+        try:
+            written = json.loads((self.path / "environment.json").read_text(encoding="utf-8"))
+            return str(written["kind"])
+        except (OSError, ValueError, KeyError):
+            return "pretrain" if "-pretrain-" in self.path.name else "train"
+
+    @property
+    def recipe(self) -> str | None:
+        """The recipe's name; None where the configuration cannot be read."""
+        try:
+            return self.read_config().recipe
+        except ConfigError:
+            return None
+
+    def finished(self, path: Path) -> Path:
+        """One of the paths above, which is there once the run has finished."""
+        require(
+            path.exists(),
+            f"{self.path} has not finished: it has no {path.name}. "
+            f"Continue it with the command that started it and --resume --out {self.path}.",
+            CheckpointError,
+        )
+        return path
+
+    def read_config(self) -> RunConfig:
+        """The configuration that the run was started with, or continued with since."""
+        return load_yaml(self.config, RunConfig())
+
+
+def environment() -> dict[str, Any]:
+    """What decides numbers besides the configuration: versions, machine, commit."""
+    import torch
+
+    return {
+        "dtm": version("discrete-tilt-matching"),
+        "commit": commit(),
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "platform": f"{platform.system()} {platform.machine()}",
+        "processor": processor(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "command": " ".join(map(shortened, sys.argv)),
+    }
+
+
+def shortened(argument: str) -> str:
+    """A path, also after ``=``, without the folders of one machine: below the working one, or its last part.
+
+    The configuration of a run has its paths in full.
+
+    >>> shortened("--out=/somewhere/runs/first"), shortened("runs/second"), shortened("maze-small")
+    ('--out=first', 'runs/second', 'maze-small')
+    """
+    flag, mark, value = argument.rpartition("=")
+    path, here = Path(value), Path.cwd()
+    if not path.is_absolute():
+        return argument
+    return f"{flag}{mark}{path.relative_to(here) if path.is_relative_to(here) else path.name}"
+
+
+def commit() -> str | None:
+    """The commit of the source tree that runs, with a mark if it has been edited; None outside one."""
+    here = Path(__file__)
+    try:
+        _git(here.parent, "ls-files", "--error-unmatch", here.name)  # not a package inside another repository
+        return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*") or None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    result = subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True
+    )
+    return result.stdout.strip()
+
+
+def processor() -> str:
+    """The CPU's model name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file in one move: readers see the old text or the new, never half of it."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file in one move."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def require_new(path: Path) -> None:
+    """Refuse a folder that holds a run, or that cannot be made; nothing is made here."""
+    require(
+        not (path / "config.yaml").exists(),
+        f"{path} already holds a run. Continue it with --resume, or choose another folder with --out.",
+        CheckpointError,
+    )
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    require(
+        there.is_dir() and os.access(there, os.W_OK),
+        f"no folder can be made at {path}: {there} is "
+        f"{'not for us to write in' if there.is_dir() else 'a file'}. Choose another place",
+    )
+
+
+def make_folder(path: Path) -> Path:
+    """The folder, with those above it; where none can be, it is said before the work that would fill it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise ConfigError(
+            f"no folder can be made at {path}: {problem.strerror}. Choose another place"
+        ) from None
+    require(os.access(path, os.W_OK), f"nothing may be written into {path}. Choose another place")
+    return path
+
+
+def kept_json(path: Path, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """What ``make`` returns, made once and read back from the file afterwards."""
+    if not path.is_file():
+        write_json(path, make())
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def unused(path: Path) -> Path:
+    """``path``, or the first of path-2, path-3, … that is free."""
+    candidate, number = path, 1
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate
+
+
+def version(distribution: str) -> str:
+    """The installed version of a package."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,160 @@
+r"""Claims on what the baselines take for log ρ_θ: which estimates are bounds, of which models, and which not.
+
+Every mask that `UniformCount` could draw is a draw of the sequence here, so that the means that the
+surrogates take are exact. log ρ_θ is that of decoding in random order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dtm.masking import ActiveBlock, Planned
+from dtm.masking.count_plans import hide
+from dtm.masking.plan import Layout
+from dtm.methods import surrogates
+from dtm.random import stream
+from dtm.records import MaskedStates, Sequences
+from dtm.verify.claims.check import claim
+from dtm.verify.claims.population import Table, clean_rows, perturbed
+from dtm.verify.exact import World, denoiser, ordered_log_laws, random_world
+
+
+def every_count(clean: Sequences, mask_id: int) -> MaskedStates:
+    """All (k, order) of `UniformCount`, equally likely, as the draws of each sequence."""
+    length = int(clean.is_completion[0].sum())
+    width = clean.tokens.shape[1]
+    orders = torch.tensor(list(itertools.permutations(range(length))), dtype=torch.float64)
+    orders = torch.nn.functional.pad(orders, (width - length, 0))
+    count, order = torch.cartesian_prod(torch.arange(1, length + 1), torch.arange(len(orders))).unbind(1)
+    draws = len(count)
+    row = torch.arange(len(clean)).repeat_interleave(draws)
+    count, order = count.repeat(len(clean)), order.repeat(len(clean))
+    is_completion, span = clean.is_completion[row], torch.full_like(row, length)
+    index = is_completion.long().cumsum(1) - 1
+    layout = Layout(is_completion, index, span, torch.zeros_like(is_completion), draws)
+    masked, scored = hide(layout, count, orders[order])
+    tokens = torch.where(masked, mask_id, clean.tokens[row])
+    weight = span.double() / count
+    return MaskedStates(
+        tokens, clean.tokens[row], None, scored, weight, span, length, len(row), span.sum(), draws
+    )
+
+
+def _scores(table: Table, states: MaskedStates) -> Float[Tensor, "N M L"]:
+    with torch.no_grad():
+        log_pi = denoiser(table)(states.tokens, None, states.scored)
+    return surrogates.token_scores(log_pi, states)
+
+
+def lower(world: World, table: Table) -> Float[Tensor, " N"]:
+    """The exact mean of the ELBO's estimate, for every sequence."""
+    states = every_count(clean_rows(world), world.vocab)
+    weight = surrogates.by_sequence(states.row_weight, states)
+    return surrogates.elbo(_scores(table, states), weight)
+
+
+def upper(world: World, table: Table, beta: float) -> Float[Tensor, " N"]:
+    """The EUBO with every mask in its mean, for every sequence."""
+    states = every_count(clean_rows(world), world.vocab)
+    weight, score = surrogates.by_sequence(states.row_weight, states), _scores(table, states)
+    length = surrogates.by_sequence(states.row_length, states)[:, 0]
+    return surrogates.eubo(score, states.eligible.view(score.shape), weight, length, beta)
+
+
+def log_likelihood(world: World, table: Table, block: int | None = None) -> Float[Tensor, " N"]:
+    """log E_σ ∏ p_i: decoding in random order (within blocks)."""
+    laws = ordered_log_laws(world, table, block)
+    return laws.logsumexp(0) - math.log(len(laws))
+
+
+def one_order() -> tuple[World, Table]:
+    """Two tokens; a model that is sure of (0, 0) from left to right, and sure of other tokens in reverse."""
+    world = random_world(2, 2, seed=0)
+    table = torch.full((9, 2, 2), 1e-9, dtype=torch.float64)
+    states = [tuple(state) for state in world.states.tolist()]
+    nothing, first, second = states.index((2, 2)), states.index((0, 2)), states.index((2, 0))
+    table[:, :, 1] = 1 - 1e-9
+    table[nothing, 0], table[first, 1] = table[nothing, 0].flip(0), table[first, 1].flip(0)
+    assert float(table[second, 0, 0]) < 1e-6
+    return world, table
+
+
+@claim("B1a", "ELBO: the mean of its estimate over all masks is Σ_i E_σ log p_i", 1e-12)
+def elbo_is_unbiased() -> float:
+    """Against the mean over all orders, for models that are no posterior of any law; with a prompt too."""
+    deviations = []
+    for seed, prompt in ((0, 0), (1, 1)):
+        world = random_world(3, 4, seed=seed, prompt=prompt)
+        table = perturbed(world.posterior(), seed, scale=1.0)
+        exact = ordered_log_laws(world, table, None).mean(0)
+        deviations.append(float((lower(world, table) - exact).abs().max()))
+    return max(deviations)
+
+
+@claim("B1b", "ELBO ≤ log ρ_θ for any model (largest excess)", 1e-12)
+def elbo_is_a_lower_bound() -> float:
+    """Models with more and more noise on their logits."""
+    world = random_world(3, 4, seed=2)
+    tables = [perturbed(world.posterior(), seed, scale) for seed, scale in enumerate((0.0, 0.3, 1.0, 3.0))]
+    return max(float((lower(world, table) - log_likelihood(world, table)).max()) for table in tables)
+
+
+@claim("B2a", "EUBO ≥ log ρ_θ for every β if π_θ is the posterior of a law (largest shortfall)", 1e-12)
+def eubo_bounds_consistent_models() -> float:
+    """∏ p_i is then the same for all orders, and ELBO = log ρ_θ."""
+    world = random_world(3, 4, seed=3)
+    table = world.posterior()
+    exact = log_likelihood(world, table)
+    return max(float((exact - upper(world, table, beta)).max()) for beta in (0.5, 1.0, 1.5, 2.0, 8.0))
+
+
+@claim("B2b", "EUBO ≥ log ρ_θ for any model if β is at least the length (largest shortfall)", 1e-12)
+def eubo_bounds_any_model_at_large_beta() -> float:
+    """Hölder's inequality; and EUBO rises with β, so it is enough to look at β = n."""
+    world = random_world(3, 4, seed=4)
+    tables = [perturbed(world.posterior(), seed, scale) for seed, scale in enumerate((0.3, 1.0, 3.0))]
+    gaps = [float((log_likelihood(world, t) - upper(world, t, 4.0)).max()) for t in tables]
+    small, table = one_order()
+    return max(*gaps, float((log_likelihood(small, table) - upper(small, table, 2.0)).max()))
+
+
+@claim("B3", "EUBO at β = 1 falls short of log ρ_θ by log 2 for some model of two tokens", 0.693, "at least")
+def eubo_is_no_bound_at_small_beta() -> float:
+    """A model that is sure in one order and lost in the other: ρ_θ = 1/2, but E p_1 · E p_2 = 1/4."""
+    world, table = one_order()
+    return float((log_likelihood(world, table) - upper(world, table, 1.0))[0])
+
+
+def _blockwise(scores: str) -> tuple[Tensor, Tensor]:
+    """SPG's estimate and the log-likelihood of block-by-block decoding, for blocks of one token."""
+    world = random_world(3, 3, seed=5)
+    table = perturbed(world.posterior(), 5, scale=1.0)
+    # With as many draws as blocks, each block is chosen once, and in a block of one there is no choice.
+    plan = ActiveBlock(1, world.length, "active" if scores == "active" else "masked")
+    states = Planned(plan).states(clean_rows(world), world.vocab, stream(0, "masks"))
+    weight = surrogates.by_sequence(states.row_weight, states)
+    return surrogates.elbo(_scores(table, states), weight), log_likelihood(world, table, block=1)
+
+
+@claim(
+    "B4a",
+    "SPG's block-wise ELBO, which scores all masked positions, exceeds log ρ_θ somewhere",
+    0.1,
+    "at least",
+)
+def blockwise_elbo_is_no_bound() -> float:
+    """The largest excess over all sequences."""
+    estimate, exact = _blockwise("masked")
+    return float((estimate - exact).max())
+
+
+@claim("B4b", "scoring the active block alone it is the bound of block-by-block decoding", 1e-12)
+def active_blocks_give_the_bound() -> float:
+    """At one token a block the bound is an equality."""
+    estimate, exact = _blockwise("active")
+    return float((estimate - exact).abs().max())

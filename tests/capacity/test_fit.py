@@ -1,0 +1,101 @@
+"""What fits a memory: at its limits, against the estimate itself, and on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dtm.capacity.fit import CONTEXT, advice, fewest_recomputed, fit
+from dtm.capacity.memory import TrainingShape, estimate
+from dtm.cli import main
+from dtm.cli.fit import parse_size
+from dtm.cli.parse import with_flags
+from dtm.errors import ConfigError
+from dtm.models import LoRA, TransformerConfig
+from dtm.recipes import recipe
+
+LLADA_8B = TransformerConfig(
+    vocab_size=126464, mask_id=126336, eos_id=126081, width=4096, layers=32, heads=32, ffn=12288,
+    family="llada",
+)  # fmt: skip
+RUN = TrainingShape(rows=1, length=428, scored=16, rollouts=480, lora=LoRA(targets=("published",)), held=132)
+GIB = 2**30
+
+
+@pytest.mark.parametrize("room", [11 * GIB, 23 * GIB, 80 * GIB])
+def test_one_row_more_would_not_fit(room):
+    for found in fit(LLADA_8B, RUN, 32, room):
+        kinds = ((found.rows_recomputed, 32), (found.rows_kept, 0))
+        for rows, recompute in kinds:
+            need = [
+                estimate(LLADA_8B, replace(RUN, nf4=found.nf4, rows=n, recompute=recompute)).total
+                for n in (rows, rows + 1)
+            ]
+            assert need[1] > room
+            assert rows == 0 or need[0] <= room
+
+
+def test_more_memory_never_fits_less_and_four_bits_fit_more():
+    sizes = [fit(LLADA_8B, RUN, 32, room * GIB) for room in (8, 12, 24, 48, 96)]
+    for name in ("rows_recomputed", "rows_kept", "batch_exact", "batch_cached"):
+        for kind in (0, 1):
+            counts = [getattr(found[kind], name) for found in sizes]
+            assert counts == sorted(counts)
+        assert all(getattr(found[1], name) >= getattr(found[0], name) for found in sizes)
+
+
+def test_the_advice_fits_and_recomputes_no_block_too_many():
+    room = 23 * GIB
+    found = fit(LLADA_8B, RUN, 32, room)
+    told = advice(LLADA_8B, RUN, found, room)
+    assert set(told) == {"exact decoding", "with a cache"}
+    words = told["with a cache"].split()
+    rows, blocks = (
+        int(words[words.index(flag) + 1]) for flag in ("--optimizer.micro-batch", "--model.recompute")
+    )
+    assert "--model.no-nf4" in words
+    assert estimate(LLADA_8B, replace(RUN, rows=rows, recompute=blocks)).total <= room
+    assert estimate(LLADA_8B, replace(RUN, rows=rows, recompute=blocks - 1)).total > room
+    assert fewest_recomputed(LLADA_8B, replace(RUN, rows=rows), room) == blocks
+
+
+def test_what_does_not_fit_is_told_with_the_least_that_would():
+    with pytest.raises(ConfigError, match=r"needs about 9\.\d GiB.*lower --rank.*weights are 5\.\d GiB"):
+        advice(LLADA_8B, RUN, fit(LLADA_8B, RUN, 32, 5 * GIB), 5 * GIB)
+
+
+def test_the_command_prints_a_table_and_flags_that_train_accepts(write_hub, capsys):
+    folder = write_hub("llada")
+    (folder / "model.safetensors").unlink()  # the shape is enough
+    assert main(["fit", str(folder), "--memory", "2GiB", "--rank", "4", "--targets", "published"]) == 0
+    printed = capsys.readouterr().out
+    assert "bfloat16" in printed
+    flags = printed.split("with a cache:")[1].split()
+    config = with_flags(recipe("llada-countdown"), flags, "dtm train")
+    assert (config.model.nf4, config.decoding.cache, config.optimizer.micro_batch) == (False, "block", 12)
+    assert (config.adapter.rank, config.adapter.targets, config.decoding.block) == (4, "published", 32)
+    assert config.task.completion_length == 256
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("24GiB", 24 * GIB), ("1.5GB", 1_500_000_000), ("512 MiB", 2**29)]
+)
+def test_sizes_are_read_with_their_units(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["lots", "24XB", "1.2.3GiB"])
+def test_what_is_no_size_is_refused(text, capsys, write_hub):
+    assert main(["fit", str(write_hub("llada")), "--memory", text]) == 2
+    assert "write a size such as 24GiB" in capsys.readouterr().err
+
+
+def test_the_context_is_left_free(write_hub, capsys):
+    assert main(["fit", str(write_hub("llada")), "--memory", f"{CONTEXT // 2**20}MiB"]) == 2
+    assert "it does not fit" in capsys.readouterr().err
+
+
+def test_a_number_below_one_is_refused_by_name(write_hub, capsys):
+    assert main(["fit", str(write_hub("llada")), "--block", "0"]) == 2
+    assert "--block must be at least 1, got 0" in capsys.readouterr().err

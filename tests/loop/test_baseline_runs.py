@@ -1,0 +1,263 @@
+"""Baselines through the real trainer: iterations, what is kept between them, and stops and resumes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import dtm
+from dtm.capacity.forecast import work
+from dtm.config import ObjectiveConfig, RunConfig
+from dtm.config.serialise import load_yaml, to_yaml, update
+from dtm.errors import ConfigError
+from dtm.loop import build
+from dtm.loop.plan import training_plan
+from dtm.methods import SPG, Baseline
+from dtm.runs.checkpoint import load_latest
+from dtm.runs.events import JsonLines, read_events
+from dtm.runs.interrupts import Interrupted
+from stopping import StopAt
+from timeless import timeless_rows
+
+NAMES = ["diffu-grpo", "wd1", "unigrpo", "spg", "vrpo", "gdpo", "trace-rl"]
+each = pytest.mark.parametrize("name", NAMES)
+
+
+def upwards(prompts, completions):
+    """How many of a path's cells lie in the upper half of the maze."""
+    return [sum(cell is not None and cell[0] < 3 for cell in path) / 5 for path in completions]
+
+
+@pytest.fixture
+def iterating(tiny):
+    """Two iterations of two updates, in blocks of two; evaluations after each."""
+
+    def make(name: str, **fields) -> RunConfig:
+        section = replace(getattr(ObjectiveConfig(), name.replace("-", "_")), updates=2, **fields)
+        objective = ObjectiveConfig(name=name, **{name.replace("-", "_"): section})
+        return replace(
+            tiny,
+            seed=1,  # rewards differ in both iterations
+            objective=objective,
+            decoding=replace(tiny.decoding, block=2, certainty=None),
+            replay=replace(tiny.replay, prompts=5),
+            optimizer=replace(tiny.optimizer, batch=32),
+            checkpoint=replace(tiny.checkpoint, every=1),
+        )
+
+    return make
+
+
+def weights(model) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def run(make_trainer, config, folder, point=None, resume=False):
+    """A run, or its continuation; the trainer, and whether it was stopped."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = JsonLines(folder / "metrics.jsonl")
+    trainer = make_trainer(config, folder / "checkpoints", [log], StopAt(point), upwards)
+    if resume:
+        trainer.resume(folder / "checkpoints")
+    try:
+        trainer.run()
+    except Interrupted:
+        return trainer, True
+    return trainer, False
+
+
+@each
+def test_a_run_stopped_and_resumed_is_the_run_that_was_not(name, iterating, make_trainer, tmp_path):
+    config = iterating(name)
+    whole, _ = run(make_trainer, config, tmp_path / "whole")
+    assert whole.progress.finished == "went through 2 iterations"
+    assert whole.progress.step == 4
+    for point in (2, 5, 9):
+        folder = tmp_path / str(point)
+        _, stopped = run(make_trainer, config, folder, point)
+        assert stopped
+        again, _ = run(make_trainer, config, folder, resume=True)
+        first, second = (t.policy for t in (whole, again))
+        assert torch.equal(weights(first.student), weights(second.student))
+        assert torch.equal(weights(first.teacher), weights(second.teacher))
+        rows = [
+            timeless_rows(read_events(f / "metrics.jsonl", kind))
+            for f in (tmp_path / "whole", folder)
+            for kind in ("step", "evaluation")
+        ]
+        assert rows[:2] == rows[2:]
+        saved = [load_latest(f / "checkpoints").tensors["optimizer"] for f in (tmp_path / "whole", folder)]
+        assert all(torch.equal(saved[0][key], saved[1][key]) for key in saved[0])
+
+
+@each
+def test_every_update_sees_every_rollout_of_its_iteration(name, iterating, make_trainer):
+    """VRPO sees the best and the worst of each prompt; a prompt with equal rewards has none."""
+    trainer = make_trainer(iterating(name), reward=upwards)
+    replay = trainer.open_phase()
+    states, chosen = trainer.learner.batch(replay, trainer.progress)
+    sizes = torch.unique(chosen.group, return_counts=True)[1].tolist()
+    if name == "vrpo":
+        differ = [len(torch.unique(part)) > 1 for part in replay.rollouts.reward.view(-1, 4)]
+        assert len(differ) == 16
+        assert sizes == [2] * sum(differ) != []
+        assert (chosen.credit.view(-1, 2).sum(1) == 0).all()
+    else:
+        assert sizes == [4] * 8
+    assert states.sequences == len(chosen.credit)
+
+
+@each
+@pytest.mark.parametrize("micro_batch", [3, 7])
+def test_the_gradient_does_not_depend_on_the_micro_batch(name, micro_batch, iterating, make_trainer):
+    """The second update of an iteration, where ratios are no longer 1; plain descent at rate 0.01."""
+    after = []
+    for size in (None, micro_batch):
+        config = iterating(name)
+        config = replace(
+            config, optimizer=replace(config.optimizer, micro_batch=size, lr=0.01, clip_norm=1e9)
+        )
+        trainer = make_trainer(config, reward=upwards)
+        trainer.optimizer = torch.optim.SGD(trainer.policy.student.parameters())
+        before = weights(trainer.policy.student)
+        trainer._advance()
+        trainer._advance()
+        after.append(weights(trainer.policy.student))
+    change = float((after[0] - before).abs().max())
+    assert change > 1e-4
+    torch.testing.assert_close(after[1], after[0], atol=1e-3 * change, rtol=0)
+
+
+def test_moments_are_kept_the_rate_is_constant_and_the_student_promoted(iterating, make_trainer, tmp_path):
+    config = iterating("diffu-grpo")
+    trainer, _ = run(make_trainer, config, tmp_path)
+    assert {int(state["step"]) for state in trainer.optimizer.state.values()} == {4}
+    rows = read_events(tmp_path / "metrics.jsonl", "step")
+    assert [row["lr"] for row in rows] == [config.optimizer.lr] * 4
+    assert [row["clipped"] for row in rows[::2]] == [0, 0]  # π_θ = π_a at the start of an iteration
+    assert [row["tilt"] for row in read_events(tmp_path / "metrics.jsonl", "evaluation")] == [0, 1, 2]
+    purposes = [row["purpose"] for row in read_events(tmp_path / "metrics.jsonl", "rollouts")]
+    assert purposes == ["rebuild", "rebuild"]
+    policy, base = trainer.policy, dtm.load_model(build.base_folder(config))
+    assert policy.average is None
+    assert torch.equal(weights(policy.student), weights(policy.teacher))
+    assert torch.equal(weights(policy.base), weights(base))
+    assert not torch.equal(weights(policy.student), weights(base))
+
+
+@pytest.mark.parametrize(("name", "kept"), [("spg", False), ("wd1", False), ("vrpo", True), ("gdpo", False)])
+def test_the_base_is_kept_where_it_is_asked(name, kept, iterating, make_trainer):
+    assert (make_trainer(iterating(name)).policy.base is not None) == kept
+
+
+@each
+def test_a_process_without_pairs_ends_an_iteration_of_pairs_alone(name, iterating, make_trainer, monkeypatch):
+    """This process has something to learn from, another has not."""
+    trainer = make_trainer(iterating(name), reward=upwards)
+    monkeypatch.setattr("dtm.loop.trainer.gather_all", lambda values: torch.cat([values, torch.zeros(1)]))
+    assert trainer._is_idle(trainer.open_phase()) == (name == "vrpo")
+
+
+@each
+def test_the_configuration_knows_who_looks_at_pairs(name, iterating):
+    config = iterating(name)
+    objective = build.build_objective(config)
+    assert isinstance(objective, Baseline)
+    assert config.objective.pairs == objective.pairs
+
+
+@each
+def test_an_iteration_without_differences_changes_nothing(name, iterating, make_trainer):
+    trainer = make_trainer(iterating(name), reward=lambda prompts, completions: [0.1] * len(prompts))
+    before = weights(trainer.policy.student)
+    progress = trainer.run()
+    assert (progress.step, progress.phase) == (0, 2)
+    assert torch.equal(weights(trainer.policy.student), before)
+
+
+def test_evaluations_can_be_far_between_and_the_last_is_always_made(iterating, make_trainer):
+    config = iterating("wd1")
+    config = replace(
+        config,
+        evaluation=replace(config.evaluation, every=2),
+        tilt=replace(config.tilt, final=3.0),
+    )
+    progress = make_trainer(config, reward=upwards).run()
+    assert [row["tilt"] for row in progress.evaluations] == [0, 2, 3]
+
+
+@each
+def test_a_recipe_runs_with_another_objective_and_survives_yaml(name, iterating, tmp_path):
+    config = replace(iterating(name), evaluation=replace(RunConfig().evaluation, prompts=4, completions=2))
+    (tmp_path / "run.yaml").write_text(to_yaml(config))
+    assert load_yaml(tmp_path / "run.yaml", RunConfig()) == config
+    plan = training_plan(config)
+    assert plan["objective"] == name
+    assert plan["iterations"] == "2, each of 2 updates"
+    run = dtm.train(config, out=tmp_path / "run")
+    assert run.is_finished
+    assert f"tuned by {name}" in (run.folder.model / "README.md").read_text()
+
+
+def test_a_baseline_learns(iterating, make_trainer):
+    """Sixty updates towards the upper half of the maze."""
+    config = iterating("spg")
+    config = replace(
+        config,
+        tilt=replace(config.tilt, final=30.0),
+        optimizer=replace(config.optimizer, batch=64, lr=3e-3),
+        evaluation=replace(config.evaluation, prompts=1, completions=128, every=30),
+    )
+    progress = make_trainer(config, reward=upwards).run()
+    assert progress.evaluations[-1]["reward"] > progress.evaluations[0]["reward"] + 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "prompts", "seen"), [("spg", 100, 25, 4), ("wd1", 6, 1, 4), ("vrpo", 7, 3, 2)]
+)
+def test_a_plan_and_a_forecast_count_what_an_iteration_draws(name, batch, prompts, seen, iterating):
+    config = iterating(name)
+    config = replace(config, optimizer=replace(config.optimizer, batch=batch))
+    drawn = training_plan(config)["rollouts per iteration"]
+    assert drawn == f"{prompts} prompts × 4 completions, {seen} of each in an update"
+    masks = {"spg": 2, "wd1": 1, "vrpo": 8}[name]
+    assert work(config).rows == 2 * 2 * prompts * seen * masks
+    assert work(config).rollouts == 2 * prompts * 4 + 3 * 4 * 2
+
+
+# ── mistakes ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("method", "field", "value"),
+    [
+        ("diffu_grpo", "epsilon", 1.0),
+        ("wd1", "psi", 0.0),
+        ("unigrpo", "updates", 0),
+        ("spg", "mix", 1.5),
+        ("spg", "prompt_noise", 1.0),
+        ("vrpo", "draws", 0),
+        ("gdpo", "nodes", 0),
+        ("trace_rl", "merged", 0),
+    ],
+)
+def test_a_value_that_cannot_run_is_refused_under_its_own_name(method, field, value):
+    with pytest.raises(ConfigError) as caught:
+        update(RunConfig(), {"objective": {method: {field: value}}}, where="test")
+    assert f"objective.{method}.{field}".replace("_", "-") in str(caught.value)
+
+
+def test_a_batch_that_holds_no_whole_prompt_is_refused(iterating):
+    config = iterating("spg")
+    with pytest.raises(ConfigError, match=r"takes 4 completions of a prompt.*holds 3: raise it to 4"):
+        replace(config, optimizer=replace(config.optimizer, batch=3))
+    paired = iterating("vrpo")
+    assert replace(paired, optimizer=replace(paired.optimizer, batch=3)).optimizer.batch == 3
+
+
+def test_an_objective_that_the_configuration_does_not_name_is_refused(tiny, make_trainer, monkeypatch):
+    monkeypatch.setattr(build, "build_objective", lambda config: SPG())
+    with pytest.raises(ConfigError, match=r"objective is SPG, but objective\.name is c-dtm"):
+        make_trainer(tiny)

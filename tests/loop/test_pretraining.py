@@ -1,0 +1,132 @@
+"""Pretraining a base: it learns, it can be stopped anywhere, and its bound is a bound."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+import dtm
+from dtm.errors import ConfigError
+from dtm.loop import build
+from dtm.loop.plan import forecast, pretraining_plan
+from dtm.loop.pretraining import Pretrainer, cosine
+from dtm.runs.interrupts import Interrupted
+
+
+@pytest.fixture
+def short(tiny):
+    return replace(tiny, pretrain=replace(tiny.pretrain, steps=12, held_out=256))
+
+
+def pretrainer(config, checkpoints=None, stop_at: int | None = None) -> Pretrainer:
+    task = build.build_task(config)
+
+    def between() -> None:
+        if trainer.step == stop_at:
+            raise Interrupted
+
+    trainer = Pretrainer(
+        config,
+        task,
+        build.new_model(config.model, task, config.seed),
+        torch.device("cpu"),
+        checkpoints=checkpoints,
+        between=between,
+    )
+    return trainer
+
+
+@pytest.mark.parametrize("stop_at", [0, 5, 11])
+def test_a_pretraining_that_was_stopped_ends_as_if_it_had_not_been(stop_at, short, tmp_path):
+    whole = pretrainer(short)
+    bound = whole.run()
+    with pytest.raises(Interrupted):
+        pretrainer(short, tmp_path, stop_at).run()
+    resumed = pretrainer(short, tmp_path)
+    resumed.resume(tmp_path)
+    assert resumed.step == stop_at
+    assert resumed.run() == bound
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], value)
+
+
+def test_an_untrained_model_is_at_the_entropy_of_a_guess(short):
+    """Five tokens, each one of 51: the mask token is no guess."""
+    assert pretrainer(short).bound() == pytest.approx(5 * math.log(51), rel=0.03)
+
+
+def test_pretraining_learns_and_leaves_a_base_to_tilt(short, tmp_path):
+    config = replace(short, pretrain=replace(short.pretrain, steps=100))
+    before = pretrainer(config).bound()
+    run = dtm.pretrain(config, out=tmp_path / "base")
+    assert run.summary["held_out_bound"] < before - 5
+    assert run.summary["held_out_bound"] == run.events("step")[-1]["held_out"]
+    assert run.summary["best"] == pytest.approx(2 / 3)
+    tuned = replace(
+        config, model=replace(config.model, base=str(run.folder.model)), tilt=replace(config.tilt, final=1.0)
+    )
+    base = build.load_base(tuned, build.build_task(tuned))
+    assert torch.equal(base.norm.weight, run.model.norm.weight)
+
+
+def test_the_last_steps_can_be_masked_in_the_decoders_blocks(short, tmp_path):
+    config = replace(
+        short,
+        decoding=replace(short.decoding, block=2),
+        pretrain=replace(short.pretrain, settle=0.25),
+    )
+    trainer, blocks = pretrainer(config), []
+    for trainer.step in range(12):
+        blocks.append(trainer.interpolant.block)
+    assert blocks == [None] * 9 + [2] * 3
+    settled, plain = pretrainer(config), pretrainer(replace(config, pretrain=short.pretrain))
+    settled.run()
+    plain.run()
+    pairs = zip(settled.model.parameters(), plain.model.parameters(), strict=True)
+    assert not any(torch.equal(one, other) for one, other in pairs)
+    again = pretrainer(config, tmp_path / "checkpoints", stop_at=8)
+    with pytest.raises(Interrupted):
+        again.run()
+    resumed = pretrainer(config)
+    resumed.resume(tmp_path / "checkpoints")
+    assert resumed.run() == settled.bound()
+
+
+def test_settling_needs_blocks(short, tmp_path):
+    config = replace(
+        short,
+        decoding=replace(short.decoding, block=None),
+        pretrain=replace(short.pretrain, settle=0.3),
+    )
+    for use in (pretrainer, pretraining_plan, lambda config: forecast(config, "pretrain")):
+        with pytest.raises(ConfigError, match=r"give decoding\.block, or set it to 0"):
+            use(config)
+    with pytest.raises(ConfigError, match="give decoding"):
+        dtm.pretrain(config, out=tmp_path / "base")
+    assert not (tmp_path / "base").exists()
+
+
+def test_settling_leaves_out_what_comes_after_the_end_where_tuning_does(short):
+    for after_end in (True, False):
+        config = replace(
+            short,
+            decoding=replace(short.decoding, block=2),
+            objective=replace(short.objective, after_end=after_end),
+            pretrain=replace(short.pretrain, settle=0.3),
+        )
+        task = build.build_task(config)
+        usual, late = build.pretraining_masks(config, task)
+        assert (usual.block, usual.end_id) == (None, None)
+        assert (late.block, late.end_id) == (2, None if after_end else task.eos_id)
+
+
+def test_the_rate_warms_up_and_falls_as_a_cosine():
+    factors = [cosine(step, 102) for step in range(102)]
+    assert factors[:3] == pytest.approx([0.5, 1.0, 1.0])
+    assert factors[52] == pytest.approx(0.5)
+    assert 0 < factors[-1] < 0.001
+    assert all(a >= b for a, b in pairwise(factors[1:]))

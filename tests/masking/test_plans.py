@@ -1,0 +1,221 @@
+"""Mask plans: what is hidden, what is scored, how often, and with which weight."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dtm.errors import ConfigError
+from dtm.masking import (
+    ActiveBlock,
+    FullMask,
+    Planned,
+    Quadrature,
+    RisingRatio,
+    TraceSegments,
+    UniformCount,
+    spans,
+)
+from dtm.masking.count_plans import gauss_legendre
+from dtm.masking.trace import segments
+from dtm.random import stream
+from dtm.records import Rollouts, Sequences
+
+MASK, END, PROMPT, LENGTH = 99, 0, 3, 8
+PLANS = {
+    "full": FullMask(),
+    "count": UniformCount(3),
+    "quadrature": Quadrature(3),
+    "published quadrature": Quadrature(2, nominal=True),
+    "rising": RisingRatio(4),
+    "block": ActiveBlock(3, 2),
+    "published block": ActiveBlock(3, 2, biased=True),
+    "active": ActiveBlock(3, 4, "active"),
+    "trace": TraceSegments(2),
+}
+each = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+
+
+def rollouts(rows: int = 64, ends: bool = True) -> Rollouts:
+    """Prompts of three tokens (some padded), completions of eight that end anywhere or nowhere."""
+    noise = stream(0, "rollouts")
+    tokens = torch.randint(1, 9, (rows, PROMPT + LENGTH), generator=noise)
+    if ends:
+        stop = PROMPT + torch.randint(0, LENGTH + 1, (rows,), generator=noise)
+        tokens = torch.where(torch.arange(PROMPT + LENGTH) >= stop[:, None], END, tokens)
+    attention = torch.ones(tokens.shape, dtype=torch.bool)
+    attention[::2, 0] = False
+    written = (torch.arange(PROMPT + LENGTH) >= PROMPT).expand(tokens.shape)
+    steps = torch.rand(rows, LENGTH, generator=noise).argsort(1)
+    steps = torch.cat([torch.full((rows, PROMPT), -1), steps], dim=1)
+    return Rollouts(tokens, attention, written, steps, torch.zeros(rows), torch.arange(rows), 0.0)
+
+
+def test_a_completion_counts_up_to_its_first_end_token():
+    tokens = torch.tensor([[5, 1, 2, END, END], [END, 1, 2, 3, 4], [END, END, 2, 3, 4]])
+    written = (torch.arange(5) >= 1).expand(3, 5)
+    clean = Sequences(tokens, torch.ones_like(written), written)
+    assert spans(clean, END).tolist() == [3, 4, 1]
+    assert spans(clean, None).tolist() == [4, 4, 4]
+
+
+@each
+def test_a_plan_scores_only_what_it_hides_and_nothing_after_the_end(plan):
+    clean = rollouts()
+    states = Planned(plan, END, prompt_noise=0.3).states(clean, MASK, stream(1, "masks"), update=1)
+    draws, index = states.draws, torch.arange(PROMPT + LENGTH) - PROMPT
+    assert len(states) == draws * len(clean)
+    assert torch.equal(states.clean, clean.tokens.repeat_interleave(draws, 0))
+    assert (states.tokens[states.eligible] == MASK).all()
+    assert torch.equal(states.tokens[states.tokens != MASK], states.clean[states.tokens != MASK])
+    assert not states.eligible[:, :PROMPT].any()
+    assert not states.eligible[index >= states.row_length[:, None]].any()
+    assert int(states.batch_length) == draws * int(spans(clean, END).sum())
+    padding = ~clean.attention.repeat_interleave(draws, 0)
+    assert (states.tokens[padding] != MASK).all()
+    prompt = (states.tokens == MASK)[:, :PROMPT][~padding[:, :PROMPT]]
+    assert float(prompt.float().mean()) == pytest.approx(0.3, abs=0.08)
+
+
+@each
+def test_the_same_stream_gives_the_same_masks(plan):
+    first, again = (Planned(plan, END).states(rollouts(), MASK, stream(2, "masks")) for _ in range(2))
+    assert torch.equal(first.tokens, again.tokens)
+    other = Planned(plan, END).states(rollouts(), MASK, stream(3, "masks"))
+    assert torch.equal(first.tokens, other.tokens) == isinstance(plan, FullMask | TraceSegments)
+
+
+@each
+def test_a_part_of_the_states_keeps_the_draws_of_its_sequences(plan):
+    states = Planned(plan, END).states(rollouts(), MASK, stream(2, "masks"))
+    part = states.select(slice(3, 5))
+    rows = slice(3 * states.draws, 5 * states.draws)
+    assert part.sequences == 2
+    assert torch.equal(part.tokens, states.tokens[rows])
+    assert torch.equal(part.row_length, states.row_length[rows])
+    assert torch.equal(
+        states.select(torch.tensor([4, 3])).tokens[: states.draws], part.tokens[states.draws :]
+    )
+
+
+def test_nothing_is_seen_of_a_fully_masked_completion():
+    states = Planned(FullMask(), END).states(rollouts(), MASK, stream(0, "masks"))
+    assert (states.tokens[:, PROMPT:] == MASK).all()
+    assert torch.equal(states.eligible.sum(1), states.row_length)
+    assert (states.row_weight == 1).all()
+
+
+def test_counts_are_uniform_and_their_weight_is_n_over_k():
+    clean = rollouts(2000, ends=False)
+    states = Planned(UniformCount(4), END).states(clean, MASK, stream(0, "masks"))
+    count = states.eligible.sum(1)
+    frequency = torch.bincount(count, minlength=LENGTH + 1)[1:] / len(states)
+    torch.testing.assert_close(frequency, torch.full((LENGTH,), 1 / LENGTH), atol=0.012, rtol=0)
+    torch.testing.assert_close(states.row_weight, LENGTH / count)
+    by_position = states.eligible[:, PROMPT:].float().mean(0)
+    torch.testing.assert_close(
+        by_position, torch.full((LENGTH,), (LENGTH + 1) / 2 / LENGTH), atol=0.02, rtol=0
+    )
+
+
+def test_quadrature_nodes_are_those_of_gauss_and_legendre():
+    node, weight = gauss_legendre(3)
+    assert node.tolist() == pytest.approx([0.1127, 0.5, 0.8873], abs=1e-4)
+    assert weight.tolist() == pytest.approx([5 / 18, 8 / 18, 5 / 18], abs=1e-6)
+    assert gauss_legendre(2)[0].tolist() == pytest.approx([0.2113, 0.7887], abs=1e-4)
+
+
+def test_published_quadrature_masks_28_128_and_227_of_256():
+    tokens = torch.ones(2, 256, dtype=torch.long)
+    clean = Sequences(tokens, tokens > 0, tokens > 0)
+    states = Planned(Quadrature(3, nominal=True)).states(clean, MASK, stream(0, "masks"))
+    assert states.eligible.sum(1).tolist() == [28, 128, 227] * 2
+    node, weight = gauss_legendre(3)
+    torch.testing.assert_close(states.row_weight[:3], 3 * weight / node)
+    fixed = Planned(Quadrature(3)).states(clean, MASK, stream(0, "masks"))
+    torch.testing.assert_close(fixed.row_weight[:3], 3 * weight * 256 / torch.tensor([29, 128, 227]))
+
+
+def test_masks_fill_up_over_the_updates_of_an_iteration():
+    clean, plan = rollouts(500, ends=False), Planned(RisingRatio(3), END)
+    means = []
+    for update in range(3):
+        states = plan.states(clean, MASK, stream(update, "masks"), update)
+        means.append(float(states.eligible.sum(1).float().mean()) / LENGTH)
+    assert means == pytest.approx([9 / 16, 0.8125, 1.0], abs=0.03)  # ⌈t n⌉/n adds half a position
+    assert (
+        float(Planned(RisingRatio(1)).states(clean, MASK, stream(0, "masks")).eligible.float().mean()) < 0.6
+    )
+
+
+def test_a_block_is_partly_hidden_between_what_is_seen_and_what_is_not():
+    clean = rollouts(300)
+    states = Planned(ActiveBlock(3, 2), END).states(clean, MASK, stream(0, "masks"))
+    masked, index = states.tokens[:, PROMPT:] == MASK, torch.arange(LENGTH)
+    for row, n, scored in zip(masked, states.row_length.tolist(), states.eligible[:, PROMPT:], strict=True):
+        first = int(row.int().argmax())
+        block = first // 3
+        assert not row[: 3 * block].any()
+        assert row[3 * (block + 1) :].all()
+        assert row[n:].all()
+        assert torch.equal(scored, row & (index < n))
+    torch.testing.assert_close(states.row_weight, states.row_length / states.eligible.sum(1))
+
+
+def test_the_draws_of_a_completion_are_in_different_blocks():
+    clean = rollouts(200, ends=False)
+    states = Planned(ActiveBlock(3, 5, "active")).states(clean, MASK, stream(0, "masks"))
+    block = (states.eligible[:, PROMPT:].int().argmax(1) // 3).view(-1, 5)
+    assert all(len(set(row[:3])) == 3 and row[3:] == row[:2] for row in block.tolist())
+    count, width = states.eligible.sum(1), torch.tensor([3, 3, 2])[block.flatten()]
+    torch.testing.assert_close(states.row_weight, 3 * width / count)
+
+
+@pytest.mark.parametrize(("biased", "expected"), [(False, [1 / 3] * 3), (True, [0.375, 0.375, 0.25])])
+def test_blocks_are_chosen_alike_and_as_published_early_ones_too_often(biased, expected):
+    """Eight blocks of one token, of which the completion uses three."""
+    tokens = torch.ones(4000, 8, dtype=torch.long)
+    tokens[:, 2:] = END
+    clean = Sequences(tokens, tokens >= 0, tokens >= 0)
+    plan = Planned(ActiveBlock(1, 1, "active", biased=biased), END)
+    states = plan.states(clean, MASK, stream(0, "masks"))
+    frequency = states.eligible[:, :3].float().mean(0)
+    assert frequency.tolist() == pytest.approx(expected, abs=0.03)
+
+
+def test_noise_on_earlier_blocks_is_hidden_and_scored():
+    clean = rollouts(400, ends=False)
+    states = Planned(ActiveBlock(2, 1), END, prompt_noise=0.5).states(clean, MASK, stream(0, "masks"))
+    early = states.tokens[:, PROMPT] == MASK
+    assert 0.5 < float(early.float().mean()) < 0.75  # in block 0 one or two of two, else half of the time
+    assert torch.equal(states.eligible, (states.tokens == MASK) & clean.is_completion)
+
+
+def test_segments_are_runs_of_distinct_steps():
+    revealed = torch.tensor([[-1, 4, 0, 0, 7, 9], [-1, 0, 1, 2, 3, 4]])
+    assert segments(revealed, 1).tolist() == [[-1, 1, 0, 0, 2, 3], [-1, 0, 1, 2, 3, 4]]
+    assert segments(revealed, 2).tolist() == [[-1, 0, 0, 0, 1, 1], [-1, 0, 0, 1, 1, 2]]
+    assert segments(revealed[:, 1:], 2).tolist() == [[0, 0, 0, 1, 1], [0, 0, 1, 1, 2]]
+
+
+def test_a_trace_shows_what_was_there_and_scores_what_came_next():
+    clean = rollouts(1, ends=False)
+    steps = torch.tensor([[-1, -1, -1, 0, 3, 1, 2, 7, 6, 5, 4]])
+    states = Planned(TraceSegments(3)).states(replace(clean, revealed_at=steps), MASK, stream(0, "masks"))
+    masked, scored = states.tokens[:, PROMPT:] == MASK, states.eligible[:, PROMPT:]
+    assert states.draws == 3
+    assert scored.int().tolist() == [
+        [1, 0, 1, 1, 0, 0, 0, 0],
+        [0, 1, 0, 0, 0, 0, 1, 1],
+        [0, 0, 0, 0, 1, 1, 0, 0],
+    ]
+    assert masked.int().tolist() == [[1] * 8, [0, 1, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 1, 1, 0, 0]]
+
+
+def test_a_trace_needs_rollouts():
+    clean = rollouts(2)
+    examples = Sequences(clean.tokens, clean.attention, clean.is_completion)
+    with pytest.raises(ConfigError, match="need rollouts"):
+        Planned(TraceSegments()).states(examples, MASK, stream(0, "masks"))

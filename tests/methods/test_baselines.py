@@ -1,0 +1,345 @@
+"""What every baseline owes its iteration; a new one in the list is tested by being there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from dtm.baselines import (
+    DiffuGRPOConfig,
+    GDPOConfig,
+    SPGConfig,
+    TraceRLConfig,
+    UniGRPOConfig,
+    VRPOConfig,
+    WD1Config,
+)
+from dtm.loop.replay import Replay
+from dtm.methods import VRPO
+from dtm.methods.plans import build_baseline, build_plan
+from dtm.models import Denoiser, Policy
+from dtm.random import stream
+from dtm.records import Phase, Rollouts
+
+PROMPT, WIDTH, VOCAB, END = 2, 8, 5, 0
+SETTINGS = {
+    "diffu-grpo": DiffuGRPOConfig(),
+    "diffu-grpo, no kl": DiffuGRPOConfig(beta=0.0, advantage="loo"),
+    "wd1": WD1Config(),
+    "wd1, published": WD1Config(preset="published"),
+    "unigrpo": UniGRPOConfig(),
+    "spg, mix": SPGConfig(),
+    "spg, eubo": SPGConfig(negative="eubo", draws=3, preset="published"),
+    "spg, elbo": SPGConfig(negative="elbo", masks="random"),
+    "spg, zero": SPGConfig(negative="zero", masks="all", scored="active"),
+    "vrpo": VRPOConfig(),
+    "vrpo, per token": VRPOConfig(per_token=True, sft=0.0, draws=3),
+    "gdpo": GDPOConfig(),
+    "gdpo, published": GDPOConfig(preset="published", beta=0.1),
+    "gdpo, paper": GDPOConfig(ratio="sequence", nodes=2),
+    "trace-rl": TraceRLConfig(merged=2),
+    "trace-rl, published": TraceRLConfig(preset="published", merged=3),
+}
+each = pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+PHASE = Phase(0, 0.0, 1.0, 1.0)
+
+
+class Free(Denoiser):
+    """A logit of its own for every row, position and token; with one row, shared by all."""
+
+    def __init__(self, rows: int, seed: int = 0) -> None:
+        super().__init__()
+        self.vocab_size, self.mask_id, self.eos_id = VOCAB + 1, VOCAB, END
+        noise = torch.randn(rows, WIDTH, VOCAB + 1, generator=stream(seed, "logits"), dtype=torch.float64)
+        self.logits = nn.Parameter(noise)
+
+    def hidden(self, tokens, attention=None):
+        return self.logits if len(self.logits) == len(tokens) else self.logits.expand(len(tokens), -1, -1)
+
+    def head(self, rows):
+        return rows
+
+
+def rollouts(reward=None) -> Rollouts:
+    """Four prompts with three completions each, one of them with three equal rewards."""
+    noise = stream(0, "rollouts")
+    tokens = torch.randint(1, VOCAB, (12, WIDTH), generator=noise)
+    tokens[::3, 5:] = END
+    written = (torch.arange(WIDTH) >= PROMPT).expand(tokens.shape)
+    steps = torch.rand(12, WIDTH - PROMPT, generator=noise).argsort(1)
+    steps = torch.cat([torch.full((12, PROMPT), -1), steps], dim=1)
+    given = torch.rand(12, generator=noise).index_fill(0, torch.tensor([3, 4, 5]), 0.3)
+    group = torch.arange(4).repeat_interleave(3)
+    reward = given if reward is None else torch.tensor(reward)
+    return Rollouts(tokens, torch.ones_like(written), written, steps, reward, group, 0.0)
+
+
+def batch(settings, drawn: Rollouts | None = None):
+    """Everything that an update needs, for all rollouts that the objective uses."""
+    objective = build_baseline(settings)
+    replay = Replay(rollouts() if drawn is None else drawn, 1.0, credit=objective.credit)
+    chosen, weights = replay.draw_groups(99, objective.pairs, stream(0, "groups"))
+    plan = build_plan(settings, 3, END)
+    return objective, plan.states(chosen, VOCAB, stream(0, "masks"), update=1), weights
+
+
+def moved(policy: Policy) -> Policy:
+    """A student away from π_a, and π_a away from π_0."""
+    with torch.no_grad():
+        for model, size in ((policy.student, 0.3), (policy.teacher, 0.2)):
+            noise = torch.randn(model.logits.shape, generator=stream(1, "move"), dtype=torch.float64)
+            model.logits.add_(size * noise)
+    return policy
+
+
+# ── the contract ──────────────────────────────────────────────────────────────────────────────────
+
+
+@each
+def test_the_parts_of_a_batch_add_up_to_the_whole(settings):
+    objective, states, weights = batch(settings)
+    policy = moved(Policy(Free(1), keep_base=True))
+    whole = objective.loss(policy, states, weights, PHASE)
+    unit, count = 2 if objective.pairs else 1, states.sequences
+    cuts = [slice(0, 2), slice(2, 2 + unit), slice(2 + unit, count)]
+    parts = [objective.loss(policy, states.select(cut), weights.select(cut), PHASE) for cut in cuts]
+    torch.testing.assert_close(sum(part.value for part in parts), whole.value)
+    for key, value in whole.metrics.items():
+        assert not value.requires_grad
+        torch.testing.assert_close(sum(part.metrics[key] for part in parts), value)
+    (gradient,) = torch.autograd.grad(whole.value, policy.student.logits)
+    (summed,) = torch.autograd.grad(sum(part.value for part in parts), policy.student.logits)
+    assert gradient.abs().max() > 1e-3
+    torch.testing.assert_close(summed, gradient)
+
+
+@each
+def test_no_gradient_reaches_a_position_that_is_not_scored(settings):
+    objective, states, weights = batch(settings)
+    policy = moved(Policy(Free(len(states)), keep_base=True))
+    objective.loss(policy, states, weights, PHASE).value.backward()
+    gradient = policy.student.logits.grad
+    assert (gradient[~states.eligible] == 0).all()
+    assert (gradient[states.eligible] != 0).any()
+    assert (gradient[..., VOCAB] == 0).all()  # the mask token
+
+
+@each
+def test_nothing_is_learnt_from_equal_rewards(settings):
+    """Apart from the pull of the KL, which is zero where the policies agree."""
+    drawn = rollouts([0.1] * 12)
+    objective = build_baseline(settings)
+    assert (objective.credit(drawn.reward, drawn.group) == 0).all()
+    if not objective.pairs:
+        _, states, weights = batch(settings, drawn)
+        policy = Policy(Free(len(states)), keep_base=True)
+        objective.loss(policy, states, weights, PHASE).value.backward()
+        assert (policy.student.logits.grad == 0).all()
+
+
+@each
+def test_credits_follow_their_rows(settings):
+    """Whatever order the rollouts come in."""
+    drawn, order = rollouts(), torch.randperm(12, generator=stream(0, "order"))
+    objective = build_baseline(settings)
+    credit = objective.credit(drawn.reward, drawn.group)
+    shuffled = objective.credit(drawn.reward[order], drawn.group[order])
+    torch.testing.assert_close(shuffled, credit[order])
+
+
+@each
+def test_only_the_models_that_are_asked_are_run(settings, monkeypatch):
+    objective, states, weights = batch(settings)
+    asked = set()
+    for name in ("log_pi_a", "log_pi_0"):
+        method = getattr(Policy, name)
+        monkeypatch.setattr(Policy, name, lambda self, s, n=name, m=method: (asked.add(n), m(self, s))[1])
+    policy = Policy(Free(1), keep_base=objective.reads_base)
+    objective.loss(policy, states, weights, PHASE)
+    assert ("log_pi_0" in asked) == objective.reads_base
+
+
+# ── gradients where the policies agree, by hand ───────────────────────────────────────────────────
+
+
+def token_share(settings, states, credit):
+    """diffu-GRPO: A_i over all tokens of the batch."""
+    return credit[:, None, None] / (states.batch_length / states.draws)
+
+
+def row_share(settings, states, credit):
+    """UniGRPO: A_i over the row's masked positions and the rows."""
+    scored = states.eligible.view(states.sequences, 1, WIDTH)
+    return credit[:, None, None] / scored.sum(-1, keepdim=True) / states.sequences
+
+
+def wd1_share(settings, states, credit):
+    length = 1 if settings.preset == "published" else states.length
+    return credit[:, None, None] / (states.sequences * length)
+
+
+def bound_share(states):
+    """∂ ELBO / ∂ log π: the row's weight over the number of masks."""
+    return states.row_weight.view(states.sequences, states.draws, 1) / states.draws
+
+
+def gdpo_share(settings, states, credit):
+    """The ratio is 1, so E_θ/n counts, or E_θ with the term divided by n: the same."""
+    length = states.row_length.view(states.sequences, states.draws, 1)
+    return credit[:, None, None] * bound_share(states) / length / states.sequences
+
+
+def trace_share(settings, states, credit):
+    scored = states.eligible.view(states.sequences, states.draws, WIDTH)
+    count = scored.sum(-1, keepdim=True)
+    segments = (count > 0).sum(1, keepdim=True)
+    return credit[:, None, None] / count.clamp(min=1) / segments / states.sequences
+
+
+def vrpo_share(settings, states, credit):
+    """σ(0) = 1/2 on either side, and the likelihood of the better one."""
+    pairs, length = states.sequences / 2, states.row_length.view(states.sequences, states.draws, 1)
+    preference = settings.beta / 2 * credit[:, None, None] / (length if settings.per_token else 1)
+    sft = settings.sft * (credit > 0)[:, None, None] / length
+    return (preference + sft) * bound_share(states) / pairs
+
+
+def spg_share(settings, states, credit, log_pi):
+    """Above the mean the bound's weights; below, those of the power mean: a softmax over the masks."""
+    tokens, rows = states.batch_length / states.draws, (states.sequences, states.draws, WIDTH)
+    scored = states.eligible.view(rows)
+    hit = log_pi.gather(-1, states.clean[..., None]).squeeze(-1).view(rows)
+    exponent = settings.upper_beta * hit + states.row_weight.view(*rows[:2], 1).log()
+    power = exponent.masked_fill(~scored, -1e30).softmax(1)
+    length = states.row_length.view(*rows[:2])[:, :1, None]
+    upper = power * length / scored.any(1).sum(-1)[:, None, None]
+    below = {
+        "elbo": bound_share(states).expand(rows),
+        "eubo": upper,
+        "mix": settings.mix * upper + (1 - settings.mix) * bound_share(states),
+        "zero": torch.zeros(rows),
+    }[settings.negative]
+    return credit[:, None, None] * torch.where(credit[:, None, None] > 0, bound_share(states), below) / tokens
+
+
+SHARES = {
+    DiffuGRPOConfig: token_share,
+    WD1Config: wd1_share,
+    UniGRPOConfig: row_share,
+    VRPOConfig: vrpo_share,
+    GDPOConfig: gdpo_share,
+    TraceRLConfig: trace_share,
+}
+
+
+@each
+def test_where_the_policies_agree_the_gradient_is_the_share_times_the_residual(settings):
+    """share · (π − e) at each scored position: a plain policy gradient, whatever is clipped or penalised."""
+    objective, states, weights = batch(settings)
+    policy = Policy(Free(len(states)), keep_base=True)
+    objective.loss(policy, states, weights, PHASE).value.backward()
+    logits = policy.student.logits.detach()[..., :VOCAB]
+    if isinstance(settings, SPGConfig):
+        share = spg_share(settings, states, weights.credit, logits.log_softmax(-1))
+    else:
+        share = SHARES[type(settings)](settings, states, weights.credit)
+    share = (share * torch.ones(states.sequences, states.draws, WIDTH)).view(-1, WIDTH, 1)
+    residual = logits.softmax(-1) - nn.functional.one_hot(states.clean, VOCAB)
+    expected = share * residual * states.eligible[..., None]
+    torch.testing.assert_close(policy.student.logits.grad[..., :VOCAB], expected, atol=1e-7, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["diffu-grpo", "unigrpo", "gdpo", "trace-rl"])
+def test_where_the_policies_agree_no_ratio_is_clipped_and_the_loss_is_minus_the_mean_advantage(name):
+    objective, states, weights = batch(SETTINGS[name])
+    loss = objective.loss(Policy(Free(1), keep_base=True), states, weights, PHASE)
+    assert float(loss.metrics["clipped"]) == 0
+    assert float(loss.metrics.get("kl", torch.tensor(0.0))) == 0
+    mean = weights.credit.mean()
+    if name == "diffu-grpo":
+        mean = (weights.credit * states.row_length).sum() / states.row_length.sum()
+    assert loss.value.item() == pytest.approx(-float(mean), abs=1e-6)
+
+
+def test_where_the_policies_agree_a_preference_costs_log_two():
+    objective, states, weights = batch(VRPOConfig(sft=0.0))
+    loss = objective.loss(Policy(Free(1), keep_base=True), states, weights, PHASE)
+    assert loss.value.item() == pytest.approx(0.693147, abs=1e-5)
+
+
+# ── away from there ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_diffu_grpo_by_hand():
+    """Position by position, in the order of the formula."""
+    settings = SETTINGS["diffu-grpo"]
+    objective, states, weights = batch(settings)
+    policy = moved(Policy(Free(len(states)), keep_base=True))
+    found = objective.loss(policy, states, weights, PHASE).value.item()
+    models = [policy.student, policy.teacher, policy.base]
+    theta, old, reference = (m.logits.detach()[..., :VOCAB].log_softmax(-1) for m in models)
+    total = 0.0
+    for row, k in states.eligible.nonzero().tolist():
+        x, advantage = int(states.clean[row, k]), float(weights.credit[row])
+        ratio = float((theta[row, k, x] - old[row, k, x]).exp())
+        d = reference[row, k, x] - theta[row, k, x]
+        total -= min(ratio * advantage, min(max(ratio, 0.5), 1.5) * advantage)
+        total += 0.04 * float(d.exp() - d - 1)
+    assert found == pytest.approx(total / int(states.row_length.sum()), rel=1e-6)
+
+
+def test_a_preference_is_indifferent_to_the_order_of_its_pair():
+    objective, states, weights = batch(VRPOConfig())
+    policy = moved(Policy(Free(1), keep_base=True))
+    swap = torch.arange(states.sequences).view(-1, 2).flip(1).flatten()
+    value = objective.loss(policy, states, weights, PHASE).value
+    again = objective.loss(policy, states.select(swap), weights.select(swap), PHASE).value
+    torch.testing.assert_close(again, value)
+
+
+def test_pairs_leave_out_ties_and_all_in_between():
+    _, _, weights = batch(VRPOConfig())
+    assert VRPO.pairs
+    assert weights.group.tolist() == [0, 0, 2, 2, 3, 3]
+    assert weights.credit.view(-1, 2).sum(1).tolist() == [0, 0, 0]
+    best = weights.reward[weights.credit > 0]
+    assert (best > weights.reward[weights.credit < 0]).all()
+
+
+def test_the_clip_stops_the_gradient_of_a_ratio_that_has_left():
+    settings = DiffuGRPOConfig(beta=0.0, epsilon=0.01)
+    objective, states, weights = batch(settings)
+    policy = moved(Policy(Free(len(states))))
+    loss = objective.loss(policy, states, weights, PHASE)
+    loss.value.backward()
+    gone = (policy.student.logits.grad[states.eligible] == 0).all(1).double()
+    tied = (weights.credit == 0)[states.row].double()
+    assert float((gone - tied).sum() / int(states.batch_length)) == pytest.approx(
+        float(loss.metrics["clipped"])
+    )
+    assert 0.2 < float(loss.metrics["clipped"]) < 0.8
+
+
+def test_published_gdpo_scores_what_follows_the_end():
+    _, fixed, _ = batch(GDPOConfig())
+    _, published, _ = batch(GDPOConfig(preset="published"))
+    assert not fixed.eligible[(fixed.clean == END)].all()
+    assert (published.row_length == WIDTH - PROMPT).all()
+    assert fixed.row_length[::9].tolist() == [4] * 4  # rows 0, 3, 6, 9 end after four tokens
+
+
+def test_wd1_over_the_buffer_weighs_all_prompts_together():
+    drawn = rollouts()
+    credit = build_baseline(WD1Config(over="buffer")).credit(drawn.reward, drawn.group)
+    assert float(credit.sum()) == pytest.approx(0, abs=1e-5)
+    within = build_baseline(WD1Config()).credit(drawn.reward, drawn.group)
+    assert not torch.allclose(credit, within)
+
+
+def test_a_student_that_has_no_base_says_what_it_needs():
+    objective, states, weights = batch(VRPOConfig())
+    with pytest.raises(ValueError, match="keep_base=True"):
+        objective.loss(Policy(Free(1)), states, replace(weights), PHASE)

@@ -1,0 +1,68 @@
+"""What a person sees of a run, on a terminal and in a file."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from dtm.evaluation.evaluate import Evaluation
+from dtm.report import display
+from dtm.report.display import Display, measures_table, summary_table
+
+
+def shown(table) -> str:
+    console = Console(file=io.StringIO(), width=160)
+    console.print(table)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_run_is_followed_step_by_step(terminal, tiny, make_trainer, monkeypatch):
+    monkeypatch.setattr(display, "PLAIN_EVERY", 0.0)
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=200)
+    with Display(tiny, console) as follower:
+        make_trainer(tiny, callbacks=[follower]).run()
+    text = console.file.getvalue()
+    for part in ("phase 1  a 0 → 1  4 steps (step limit)", "phase 2  a 1 → 2", "a = 2     held out:"):
+        assert part in text
+    assert "stopped: reached the final tilt A = 2" in text
+    assert "step 3" in text
+    assert "rollouts/s" in text
+
+
+def test_a_resumed_run_is_followed_before_it_has_drawn_any_rollouts(tiny, make_trainer, tmp_path):
+    first = make_trainer(tiny, checkpoints=tmp_path)
+    first._advance()
+    first.save()
+    console = Console(file=io.StringIO(), force_terminal=True, width=200)
+    with Display(tiny, console) as follower:
+        second = make_trainer(tiny, checkpoints=tmp_path, callbacks=[follower])
+        second.resume(tmp_path)
+        second._advance()
+    assert "resumed at step 1, phase 1, a = 0" in console.file.getvalue()
+    assert "reward –" in console.file.getvalue()
+
+
+def test_the_summary_shows_base_tuned_best_and_the_gap():
+    summary = {
+        "recipe": "maze-small", "seed": 1, "finished": "reached", "minutes": 2.5, "gap_closed": 0.42,
+        "best": 0.7, "base": {"reward": 0.125, "valid": 0.5}, "tuned": {"reward": 0.375, "valid": 0.75},
+    }  # fmt: skip
+    text = shown(summary_table(summary))
+    for part in ("0.125", "0.375", "0.700", "0.500", "0.750", "42% of the gap", "2.5 minutes"):
+        assert part in text
+    del summary["best"], summary["gap_closed"]
+    assert "gap" not in shown(summary_table(summary))
+
+
+def test_measures_of_several_models_stand_side_by_side():
+    results = {
+        "base": Evaluation({"reward": 0.1}, 0.7, [], [], []),
+        "tuned": Evaluation({"reward": 0.3}, 0.7, [], [], []),
+    }
+    text = shown(measures_table(results))
+    assert text.index("base") < text.index("tuned")
+    for part in ("0.100", "0.300", "0.700"):
+        assert part in text

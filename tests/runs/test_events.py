@@ -1,0 +1,80 @@
+"""metrics.jsonl: whole lines, each step once, in numbers that JSON can hold."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from dtm.runs.events import Event, JsonLines, SampleFiles, read_events
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "metrics.jsonl"
+
+
+def write(path, *steps, **values):
+    log = JsonLines(path)
+    for step in steps:
+        log(Event("step", step, {"tilt": 0.0, **values}))
+
+
+def test_events_come_back_by_kind_in_order(path):
+    log = JsonLines(path)
+    log(Event("step", 1, {"tilt": 0.0, "loss": 0.5}))
+    log(Event("evaluation", 1, {"tilt": 0.0, "reward": 0.1}))
+    log(Event("step", 2, {"tilt": 0.0, "loss": 0.4}))
+    assert [row["loss"] for row in read_events(path, "step")] == [0.5, 0.4]
+    assert read_events(path, "evaluation") == [{"event": "evaluation", "step": 1, "tilt": 0.0, "reward": 0.1}]
+
+
+def test_a_torn_last_line_is_dropped_before_the_next_is_written(path):
+    write(path, 1, 2)
+    path.write_text(path.read_text() + '{"event": "step", "st')
+    write(path, 3)
+    assert [row["step"] for row in read_events(path, "step")] == [1, 2, 3]
+
+
+def test_a_file_of_one_torn_line_is_begun_again(path):
+    path.write_text('{"event"')
+    write(path, 1)
+    assert [row["step"] for row in read_events(path, "step")] == [1]
+
+
+def test_a_torn_last_line_does_not_keep_the_rest_from_being_read(path):
+    """A run that was killed can be looked at before it is resumed."""
+    write(path, 1, 2)
+    path.write_text(path.read_text() + '{"event": "step", "st')
+    assert [row["step"] for row in read_events(path, "step")] == [1, 2]
+
+
+def test_repeated_steps_count_once_the_last_time(path):
+    write(path, 1, 2, 3, loss=1.0)
+    write(path, 2, 3, 4, loss=2.0)
+    rows = read_events(path, "step")
+    assert [(row["step"], row["loss"]) for row in rows] == [(1, 1.0), (2, 2.0), (3, 2.0), (4, 2.0)]
+
+
+def test_evaluations_of_two_tilts_at_one_step_both_count(path):
+    log = JsonLines(path)
+    for tilt in (0.0, 1.0, 1.0):
+        log(Event("evaluation", 0, {"tilt": tilt}))
+    assert [row["tilt"] for row in read_events(path, "evaluation")] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_numbers_that_json_cannot_hold_become_null(value, path):
+    write(path, 1, absorbed=value)
+    (line,) = path.read_text().splitlines()
+    assert json.loads(line, parse_constant=pytest.fail)["absorbed"] is None
+
+
+def test_samples_go_to_a_file_of_their_own(path, tmp_path):
+    event = Event("samples", 7, {"tilt": 2.5, "prompts": [[1, 2]], "completions": [[3]], "rewards": [0.5]})
+    JsonLines(path)(event)
+    assert not path.exists()
+    SampleFiles(tmp_path / "samples")(event)
+    lines = (tmp_path / "samples" / "step-00000007-tilt-0002.5000.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [{"prompt": [1, 2], "completion": [3], "reward": 0.5}]

@@ -1,0 +1,252 @@
+"""A run that is stopped anywhere and resumed equals the run that was not, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import dtm
+from dtm.errors import CheckpointError, ConfigError
+from dtm.tasks.maze import MazeTask
+from dtm.runs.checkpoint import load_latest
+from dtm.runs.events import JsonLines, read_events
+from dtm.runs.folder import RunFolder
+from dtm.runs.interrupts import Interrupted
+from stopping import StopAt
+from timeless import timeless, timeless_rows
+
+SAFE_POINTS = 19
+"""Times that a run of `tiny` looks whether it should stop: between steps and between rollout batches."""
+
+
+def outcome(trainer, folder) -> dict:
+    """Everything that two runs can be compared by."""
+    rows = {
+        kind: timeless_rows(read_events(folder / "metrics.jsonl", kind))
+        for kind in ("step", "phase", "evaluation", "rollouts", "stopped")
+    }
+    tensors = load_latest(folder / "checkpoints").tensors
+    progress = timeless(trainer.progress.to_json())
+    teacher = trainer.policy.teacher.state_dict()
+    return {"rows": rows, "tensors": dict(tensors), "progress": progress, "teacher": teacher}
+
+
+def assert_equal(found: dict, expected: dict) -> None:
+    assert found["progress"] == expected["progress"]
+    assert found["rows"] == expected["rows"]
+    parts = {**expected["tensors"], "final": expected["teacher"]}
+    others = {**found["tensors"], "final": found["teacher"]}
+    assert others.keys() == parts.keys()
+    for group, tensors in parts.items():
+        assert others[group].keys() == tensors.keys()
+        for name, value in tensors.items():
+            assert torch.equal(others[group][name], value), f"{group}: {name}"
+
+
+def start(make_trainer, config, folder, point: int | None = None):
+    stop = StopAt(point)
+    trainer = make_trainer(config, folder / "checkpoints", [JsonLines(folder / "metrics.jsonl")], stop)
+    return trainer, stop
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tiny, tmp_path_factory):
+    """`module` scope cannot use `make_trainer`, so the reference is made on first use and kept."""
+    kept = {}
+
+    def reference(make_trainer):
+        if not kept:
+            folder = tmp_path_factory.mktemp("uninterrupted")
+            trainer, stop = start(make_trainer, tiny, folder)
+            trainer.run()
+            assert stop.passed == SAFE_POINTS
+            kept.update(outcome(trainer, folder))
+        return kept
+
+    return reference
+
+
+@pytest.mark.parametrize("point", range(SAFE_POINTS))
+def test_a_run_stopped_at_any_safe_point_ends_as_if_it_had_not_been(
+    point, tiny, make_trainer, uninterrupted, tmp_path
+):
+    trainer, _ = start(make_trainer, tiny, tmp_path, point)
+    with pytest.raises(Interrupted):
+        trainer.run()
+    resumed, _ = start(make_trainer, tiny, tmp_path)
+    resumed.resume(tmp_path / "checkpoints")
+    resumed.run()
+    assert_equal(outcome(resumed, tmp_path), uninterrupted(make_trainer))
+
+
+def test_a_run_resumed_from_an_older_checkpoint_repeats_its_steps(
+    tiny, make_trainer, uninterrupted, tmp_path
+):
+    trainer, _ = start(make_trainer, tiny, tmp_path)
+    for _ in range(7):
+        trainer._advance()
+        if trainer.progress.step in (4, 6):
+            trainer.save()
+    newest = tmp_path / "checkpoints" / "step-00000006-phase-001" / "student.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    resumed, _ = start(make_trainer, tiny, tmp_path)
+    with pytest.warns(UserWarning, match="damaged"):
+        resumed.resume(tmp_path / "checkpoints")
+    assert resumed.progress.step == 4
+    resumed.run()
+    expected = uninterrupted(make_trainer)
+    assert torch.equal(resumed.policy.teacher.state_dict()["norm.weight"], expected["teacher"]["norm.weight"])
+    steps = read_events(tmp_path / "metrics.jsonl", "step")
+    assert [row["step"] for row in steps] == list(range(1, 9))
+    assert timeless_rows(steps) == expected["rows"]["step"]
+
+
+def test_without_an_average_a_resumed_run_is_the_same_too(tiny, make_trainer, tmp_path):
+    config = replace(tiny, optimizer=replace(tiny.optimizer, ema=None))
+    models = []
+    for point in (None, 9):
+        folder = tmp_path / str(point)
+        folder.mkdir()
+        trainer, _ = start(make_trainer, config, folder, point)
+        if point is not None:
+            with pytest.raises(Interrupted):
+                trainer.run()
+            trainer, _ = start(make_trainer, config, folder)
+            trainer.resume(folder / "checkpoints")
+        trainer.run()
+        models.append(trainer.policy.teacher.state_dict())
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+
+
+# ── through the public interface ──────────────────────────────────────────────────────────────────
+
+
+def test_train_is_the_trainer_in_a_folder(finished, make_trainer, uninterrupted):
+    expected = uninterrupted(make_trainer)
+    model = finished.model.state_dict()
+    assert all(torch.equal(model[name], value) for name, value in expected["teacher"].items())
+    steps = finished.events("step")
+    assert timeless_rows(steps) == expected["rows"]["step"]
+    assert finished.summary["steps"] == 8
+
+
+def test_a_resume_with_another_configuration_is_refused_with_the_list(tiny, finished):
+    other = replace(tiny, seed=3, tilt=replace(tiny.tilt, final=5.0))
+    with pytest.raises(ConfigError) as caught:
+        dtm.train(other, out=finished.path, resume=True)
+    assert "seed: 0 → 3" in str(caught.value)
+    assert "tilt.final: 2.0 → 5.0" in str(caught.value)
+    assert "tilt.step" not in str(caught.value)
+
+
+@pytest.fixture
+def stopped(tiny, tmp_path):
+    """A run that was stopped at once, from a base of its own; and its configuration."""
+    base = shutil.copytree(tiny.model.base, tmp_path / "base")
+    config = replace(tiny, model=replace(tiny.model, base=str(base)))
+
+    def stop(event):
+        raise Interrupted
+
+    return dtm.train(config, out=tmp_path / "run", callbacks=[stop]), config
+
+
+def test_a_resume_from_another_base_is_refused(stopped):
+    run, config = stopped
+    weights = next(Path(config.model.base).rglob("model.safetensors"))
+    save_file({name: 1.3 * value for name, value in load_file(weights).items()}, weights)
+    with pytest.raises(ConfigError, match=r"has changed:\n  the base\n    other weights\nPut it back"):
+        dtm.train(config, out=run.path, resume=True)
+
+
+def test_a_resume_with_other_prompts_is_refused(stopped, monkeypatch):
+    run, config = stopped
+    usual = MazeTask.prompts
+
+    def others(task, split, count, generator):
+        return usual(task, split, count + 1, generator).select(range(1, count + 1))
+
+    monkeypatch.setattr(MazeTask, "prompts", others)
+    with pytest.raises(
+        ConfigError, match=r"other questions or gold answers\n .*\n    other training prompts"
+    ):
+        dtm.train(config, out=run.path, resume=True)
+
+
+def test_what_may_be_changed_is_written_down(stopped):
+    run, config = stopped
+    reward = replace(config.reward, on_error="skip", timeout=5.0)
+    changed = replace(config, reward=reward, checkpoint=replace(config.checkpoint, keep=1))
+    run = dtm.train(changed, out=run.path, resume=True)
+    assert run.is_finished
+    assert run.config == changed
+    written = json.loads(run.folder.fingerprint.read_text())
+    assert written["settings"]["reward.on_error"] == "skip"
+    assert len(list(run.folder.checkpoints.iterdir())) == 1
+
+
+def test_a_finished_run_is_not_resumed_but_returned(tiny, finished):
+    before = finished.folder.metrics.read_text()
+    assert dtm.train(tiny, out=finished.path, resume=True).summary == finished.summary
+    assert finished.folder.metrics.read_text() == before
+
+
+def test_the_latest_run_is_found_whatever_its_folder_is_called(stopped, finished, tmp_path, monkeypatch):
+    """The newest that has not finished, or else the newest; files of others do not disturb."""
+    monkeypatch.chdir(tmp_path)
+    recipe = finished.config.recipe
+    for age, (name, run) in enumerate({"old": finished, "done": finished, "cut": stopped[0]}.items()):
+        shutil.copytree(run.path, tmp_path / "runs" / name)
+        os.utime(tmp_path / "runs" / name / "config.yaml", (age, age))
+    os.utime("runs/done/config.yaml", (9, 9))
+    Path("runs/foreign").mkdir()
+    Path("runs/foreign/config.yaml").write_text("a: [")
+    assert RunFolder.latest(recipe, "train").path == Path("runs/cut")
+    shutil.rmtree("runs/cut")
+    assert RunFolder.latest(recipe, "train").path == Path("runs/done")
+    with pytest.raises(CheckpointError, match="no earlier run of 'maze'"):
+        RunFolder.latest("maze", "train")
+    with pytest.raises(CheckpointError, match="no earlier run"):
+        RunFolder.latest(recipe, "pretrain")
+    RunFolder.create(finished.config, "pretrain", "runs/base")
+    assert RunFolder.latest(recipe, "pretrain").path == Path("runs/base")
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(tiny, finished):
+    before = json.loads(finished.folder.summary.read_text())
+    with pytest.raises(CheckpointError, match=r"already holds a run\. Continue it with --resume"):
+        dtm.train(tiny, out=finished.path)
+    assert finished.summary == before
+
+
+def test_a_run_killed_before_its_first_checkpoint_can_be_started_again(tiny, tmp_path):
+    """Either with --resume or without: whatever the message says must work."""
+
+    class Killed(BaseException):
+        pass
+
+    def kill(event):
+        raise Killed
+
+    with pytest.raises(Killed):
+        dtm.train(tiny, out=tmp_path / "run", callbacks=[kill])
+    try:
+        run = dtm.train(tiny, out=tmp_path / "run", resume=True)
+    except CheckpointError:  # "start the run again without --resume"
+        run = dtm.train(tiny, out=tmp_path / "run")
+    assert run.is_finished
+
+
+def test_a_configuration_that_cannot_run_leaves_its_folder_free(tiny, tmp_path):
+    wrong = replace(tiny, objective=replace(tiny.objective, control_variate="adaptiv"))
+    with pytest.raises(ConfigError, match="Did you mean 'adaptive'"):
+        dtm.train(wrong, out=tmp_path / "run")
+    quick = replace(tiny, tilt=replace(tiny.tilt, final=1.0, max_steps=1))
+    assert dtm.train(quick, out=tmp_path / "run").is_finished

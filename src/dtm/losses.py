@@ -8,6 +8,7 @@ order of its source: (16) is the c-DTM objective and (17) its target.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -44,7 +45,7 @@ def weigh(
     The baseline b may depend on the prompt and on its *other* completions (`peer_mean` of the reward):
     it multiplies the prompt's loss by a constant and moves no minimiser (spec, 5.3), but keeps prompts
     whose rewards are high whatever the completion from outweighing all others.
-    ``log_z`` is log Z over all ranks; by default the log-mean-exp over the rewards given.
+    ``log_z`` is log Z of the whole buffer; by default the log-mean-exp over the rewards given.
     """
     # h r − log Z cancels to a small number: float32 would leave w̄ − c̄ with three digits at h = 1e-4.
     exact = reward.double()
@@ -90,6 +91,25 @@ def step_for_ess(reward: Float[Tensor, " N"], target: float, cap: float) -> floa
         middle = (low + high) / 2
         low, high = (middle, high) if keeps(middle) else (low, middle)
     return low
+
+
+# ── the ladder of tilts ──────────────────────────────────────────────────────────────────────────
+
+ROUNDING = 1e-6
+"""Tolerance as a share of h: a last phase shorter than this is merged into the one before."""
+
+
+def next_step(tilt: float, final: float, step: float) -> float:
+    """h, cut so that the last phase lands on A exactly; also after a resume.
+
+    A remainder by rounding is merged: A = 6.6666667 is two steps of 10/3.
+    """
+    return step if final - tilt > step * (1 + ROUNDING) else final - tilt
+
+
+def phases(final: float, step: float) -> int:
+    """How many steps of h it takes from 0 to A by `next_step`."""
+    return max(1, math.ceil(final / step - ROUNDING))
 
 
 # ── the loss ─────────────────────────────────────────────────────────────────────────────────────
@@ -159,6 +179,39 @@ def control_moments(
     numerator = weight * (1 - teacher - student + (pi_a * pi).sum(-1))
     denominator = 1 - 2 * teacher + pi_a.square().sum(-1)
     return numerator, denominator
+
+
+@dataclass(slots=True)
+class AdaptiveControl:
+    r"""Running estimate of c̄*, the best constant control variate, from past batches alone.
+
+    Keep one per phase: ``control.value`` before a batch, ``control.update(numerator, denominator)`` after it,
+    with the sums of `control_moments` over the batch.
+
+    >>> control = AdaptiveControl()
+    >>> control.value  # c̄ = 1, the mean weight, before there is evidence
+    1.0
+    >>> control.update(3.0, 4.0)
+    >>> control.value
+    0.75
+    """
+
+    memory: float = 0.95
+    """Share of the past that each update keeps."""
+    numerator: float = 0.0
+    denominator: float = 0.0
+
+    @property
+    def value(self) -> float:
+        """c̄*, clipped to [0, 1.5]; 1 before there is evidence."""
+        if self.denominator <= 0:
+            return 1.0
+        return min(max(self.numerator / self.denominator, 0.0), 1.5)
+
+    def update(self, numerator: float, denominator: float) -> None:
+        """Add the sums of one batch."""
+        self.numerator = self.memory * self.numerator + (1 - self.memory) * numerator
+        self.denominator = self.memory * self.denominator + (1 - self.memory) * denominator
 
 
 def effective_tilt(reward: Float[Tensor, " N"], group: Int[Tensor, " N"], reached: float) -> float:

@@ -104,7 +104,6 @@ def _held_out(options: argparse.Namespace) -> int:
 
     from dtm import api
     from dtm.evaluation.evaluate import held_out
-    from dtm.loop import build
     from dtm.report.display import measures_table
     from dtm.runs.folder import make_folder, write_json
 
@@ -112,14 +111,15 @@ def _held_out(options: argparse.Namespace) -> int:
     if options.json is not None:
         make_folder(options.json.parent)
     run = api.Run.open(options.model)
-    config = run.config
+    assembly = run.assembly
+    config = assembly.config
     given = {name: getattr(options, name) for name in ("prompts", "completions")}
     asked = {name: value for name, value in given.items() if value is not None}
     setting = replace(config.evaluation, split=options.split or "test", **asked)
     models = {"tuned": run.model}
     if options.base:
-        models = {"base": build.load_base(config, build.build_task(config)), **models}
-    asked_for = held_out(build.build_task(config), setting)
+        models = {"base": assembly.base, **models}
+    asked_for = held_out(assembly.task, setting)
     there = len(set(map(str, asked_for.views)))
     if there < setting.prompts:
         print(
@@ -127,7 +127,7 @@ def _held_out(options: argparse.Namespace) -> int:
             f"the {setting.split} split has no more, or repeats some",
             flush=True,
         )
-    results = {name: api.measure(config, model, setting) for name, model in models.items()}
+    results = {name: api.measure(assembly, model, setting) for name, model in models.items()}
     Console().print(measures_table(results))
     if options.json is not None:
         rows = {name: {**result.measures, "best": result.best} for name, result in results.items()}

@@ -57,7 +57,7 @@ def fingerprint(
         },
         "model": model_identity(subject.source.weights, subject.source.adapter),
         "numerics": {
-            "precision": subject.precision,
+            "precision": subject.placement.precision,
             "nf4": subject.source.nf4,
             "attention": attention_kernels(subject.device),
             "rows_together": together,

@@ -5,22 +5,21 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from dtm.config import RunConfig
 from dtm.engine.collect import Collector, prompts_in_order
 from dtm.evaluation.evaluate import Evaluation, evaluate
 from dtm.loop.audit import Tally, audit
 from dtm.loop.progress import Progress
-from dtm.loop.ranks import own_stream
 from dtm.models.denoiser import Denoiser
+from dtm.models.placement import Placement
 from dtm.models.policy import Policy
 from dtm.random import stream
 from dtm.records import Prompts, Rollouts
 from dtm.runs.events import Emit
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class Sampling:
     config: RunConfig
     collector: Collector
     policy: Policy
-    accelerator: Accelerator
+    placement: Placement
 
     def collect(
         self, purpose: str, prompts: int, first_group: int, progress: Progress, emit: Emit
@@ -40,9 +39,9 @@ class Sampling:
         ``progress`` moves on when all of them are there: a stop in mid-collection repeats the whole.
         """
         asked = self._prompts(progress.asked, prompts)
-        noise = own_stream(self.accelerator, self.config.seed, f"{purpose} rollouts", progress.step)
+        noise = self._noise(f"{purpose} rollouts", progress.step)
         completions, tilt = self.config.replay.completions, progress.tilt
-        with self.accelerator.autocast():
+        with self.placement.autocast():
             audited, beyond = self._audit(purpose, asked, progress, emit)
             collector = self._collector(beyond)
             begin, teacher = time.perf_counter(), self._teacher(collector)
@@ -57,17 +56,17 @@ class Sampling:
     def rehearse(self) -> Rollouts:
         """Rollouts for a few prompts that no one is told of and nothing counts: for kernels to be built."""
         asked, completions = self._prompts(0, 8), self.config.replay.completions
-        noise = own_stream(self.accelerator, self.config.seed, "warm-up")
-        with self.accelerator.autocast():
+        noise = self._noise("warm-up")
+        with self.placement.autocast():
             teacher = self._teacher(self.collector)
             return self.collector.collect(teacher, asked, completions, 0.0, noise).rollouts
 
     def evaluate(self) -> Evaluation:
         """Measure π_a on the held-out prompts."""
-        with self.accelerator.autocast():
+        with self.placement.autocast():
             # By the configured decoder, also after a fallback: base and tuned are measured alike.
             teacher = self._teacher(self.collector)
-            return evaluate(teacher, self.collector, self.config.evaluation, self.accelerator.device)
+            return evaluate(teacher, self.collector, self.config.evaluation, self.placement.device)
 
     def _audit(
         self, purpose: str, prompts: Prompts, progress: Progress, emit: Emit
@@ -78,7 +77,7 @@ class Sampling:
         if not (collector.decoder.takes_shortcuts and limits.share > 0):
             return progress.audited, progress.exact_because
         rows = math.ceil(limits.share * len(prompts) * completions)
-        noise = stream(self.config.seed, f"{purpose} audit", progress.step, self.accelerator.process_index)
+        noise = stream(self.config.seed, f"{purpose} audit", progress.step)
         teacher, exact = self._teacher(collector), self.policy.pi_a()
         found = audit(collector, teacher, exact, prompts.repeat(completions), rows, noise)
         tally = Tally(**progress.audited) + found
@@ -97,7 +96,9 @@ class Sampling:
         return self.policy.pi_a(collector.decoder.fp8)
 
     def _prompts(self, first: int, count: int) -> Prompts:
-        """Training prompts from the ``first`` on, in this process's order."""
-        chunk, seed, rank = self.config.replay.prompts, self.config.seed, self.accelerator.process_index
-        asked = prompts_in_order(self.collector.task, first, count, chunk, seed, rank)
-        return asked.to(self.accelerator.device)
+        """Training prompts from the ``first`` on."""
+        chunk, seed = self.config.replay.prompts, self.config.seed
+        return prompts_in_order(self.collector.task, first, count, chunk, seed).to(self.placement.device)
+
+    def _noise(self, purpose: str, step: int = 0) -> torch.Generator:
+        return stream(self.config.seed, purpose, step, self.placement.device)

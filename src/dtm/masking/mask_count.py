@@ -24,7 +24,7 @@ from dtm.records import MaskedStates, Sequences, where_padded
 
 
 @runtime_checkable
-class Interpolant(Protocol):
+class Masking(Protocol):
     """Draws masked states of clean sequences."""
 
     def states(

@@ -14,11 +14,11 @@ from dtm.config import (
     EvaluationConfig,
     LanguageConfig,
     ModelConfig,
-    ObjectiveConfig,
     OptimizerConfig,
     ReplayConfig,
     RunConfig,
     TiltConfig,
+    configure_method,
 )
 
 HUB = "GSAI-ML/LLaDA-8B-Instruct"
@@ -44,13 +44,13 @@ def _llada(
             temperature=0.0 if kind == "sudoku" else 1.0,
             batch=32,
         ),
-        objective=ObjectiveConfig(control_variate="one", guard=False, prompt_baseline=False),
-        tilt=TiltConfig(step=step, final=100.0, max_steps=steps, absorbed=9.0, patience=3),
+        method=configure_method("c-dtm", control_variate="one", guard=False, prompt_baseline=False),
+        tilt=TiltConfig(step=step, final=100.0, max_steps=steps, absorbed="never"),
         replay=replay,
         optimizer=OptimizerConfig(
             lr=lr, batch=batch, micro_batch=12, weight_decay=0.1, clip_norm=clip, warmup=0.05, decay=0.1
         ),
-        evaluation=EvaluationConfig(prompts=64, completions=1, temperature=0.0),
+        evaluation=EvaluationConfig(prompts=64, completions=1, temperature=0.0, patience=3),
     )
 
 
@@ -111,7 +111,7 @@ def llada_custom() -> RunConfig:
     config = _llada("custom", 2.5, 400, 1e-5, 96, 1.0, _buffer(64, 8, 25))
     return replace(
         config,
-        objective=ObjectiveConfig(),
+        method=configure_method("c-dtm"),
         adapter=AdapterConfig(rank=128, alpha=64.0),
         replay=replace(config.replay, priority=0.5),
     )

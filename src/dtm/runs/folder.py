@@ -26,7 +26,8 @@ from typing import Any
 
 from dtm.errors import CheckpointError, ConfigError, nearest, require
 from dtm.config import RunConfig
-from dtm.config.serialise import load_yaml, to_yaml
+from dtm.config.legacy import is_legacy
+from dtm.config.serialise import load_yaml, read_mapping, to_yaml
 
 RUNS = Path("runs")
 
@@ -149,6 +150,15 @@ class RunFolder:
         )
         return path
 
+    def require_resumable(self) -> None:
+        """Refuse to continue a run of release 0.1, whose checkpoints and noise are others."""
+        require(
+            not is_legacy(read_mapping(self.config)),
+            f"{self.path} was started by dtm 0.1 and cannot be resumed by this release. It can still be sampled, "
+            "evaluated and exported once finished; to finish it, install dtm 0.1, or start it again.",
+            CheckpointError,
+        )
+
     def read_config(self) -> RunConfig:
         """The configuration that the run was started with, or continued with since."""
         return load_yaml(self.config, RunConfig())
@@ -235,7 +245,7 @@ def require_new(path: Path) -> None:
     require(
         there.is_dir() and os.access(there, os.W_OK),
         f"no folder can be made at {path}: {there} is "
-        f"{'not for us to write in' if there.is_dir() else 'a file'}. Choose another place",
+        f"{'not writable' if there.is_dir() else 'a file'}. Choose another place",
     )
 
 

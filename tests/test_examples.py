@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dtm.tasks.rewards import load_function
+from dtm.loading import load_object
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -62,7 +62,7 @@ def test_custom_reward_runs_from_python_and_by_name(tmp_path, monkeypatch):
     assert run.is_finished
     assert -0.4 <= run.summary["tuned"]["reward"] <= 1
     monkeypatch.chdir(EXAMPLES.parent)
-    assert load_function("examples/custom_reward.py:reward")([], []) == []
+    assert load_object("examples/custom_reward.py:reward", "reward")([], []) == []
 
 
 def test_own_model_is_tuned_towards_the_reward():

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from dtm.config import AuditConfig
 from dtm.errors import ConfigError
-from dtm.loop import build
+from dtm.loop.assemble import assemble, build_scorer
 from dtm.loop.audit import Tally, agreement, audit
 from dtm.random import stream
 from dtm.report.display import Display
@@ -74,13 +74,12 @@ def cached(tiny):
 
 
 def collector_of(config):
-    task = build.build_task(config)
-    return build.build_collector(config, task, build.build_scorer(config, task), lambda: None)
+    return assemble(config).collector()
 
 
 def test_a_model_of_one_layer_agrees_with_itself_in_every_token(cached):
     collector = collector_of(cached)
-    model = build.load_base(cached, collector.task).eval()  # one layer: its cache is exact
+    model = assemble(cached).base.eval()  # one layer: its cache is exact
     prompts = collector.task.prompts("train", 6, stream(0, "prompts"))
     found = audit(collector, model, model, prompts, 4, stream(0, "audit"))
     assert (found.rows, found.agreement, found.mean_shift, found.error) == (4, 1.0, 0.0, 0.0)
@@ -90,7 +89,7 @@ def test_deeper_models_agree_in_part_and_the_reward_is_that_of_both_decodings(ca
     task = replace(cached.task, completion_length=12)
     deep = replace(cached, task=task, model=replace(cached.model, layers=4))
     collector = collector_of(deep)
-    model = build.new_model(deep.model, collector.task, 0).eval()
+    model = assemble(deep).new_model().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(12 if parameter.dim() == 2 else 1)
@@ -100,7 +99,7 @@ def test_deeper_models_agree_in_part_and_the_reward_is_that_of_both_decodings(ca
         seen.append(completions)
         return [float(len(seen))] * len(completions)  # 1 with shortcuts, 2 without
 
-    scored = replace(collector, scorer=build.build_scorer(deep, collector.task, reward))
+    scored = replace(collector, scorer=build_scorer(deep, collector.task, reward))
     prompts = collector.task.prompts("train", 16, stream(0, "prompts"))
     found = audit(scored, model, model, prompts, 16, stream(0, "audit"))
     assert found.rows == 16

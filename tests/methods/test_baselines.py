@@ -8,18 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from dtm.baselines import (
-    DiffuGRPOConfig,
-    GDPOConfig,
-    SPGConfig,
-    TraceRLConfig,
-    UniGRPOConfig,
-    VRPOConfig,
-    WD1Config,
-)
 from dtm.loop.replay import Replay
-from dtm.methods import VRPO
-from dtm.methods.plans import build_baseline, build_plan
+from dtm.methods.diffu_grpo import DiffuGRPOConfig
+from dtm.methods.gdpo import GDPOConfig
+from dtm.methods.spg import SPGConfig
+from dtm.methods.trace_rl import TraceRLConfig
+from dtm.methods.unigrpo import UniGRPOConfig
+from dtm.methods.vrpo import VRPO, VRPOConfig
+from dtm.methods.wd1 import WD1Config
 from dtm.models import Denoiser, Policy
 from dtm.random import stream
 from dtm.records import Phase, Rollouts
@@ -43,6 +39,12 @@ SETTINGS = {
     "trace-rl": TraceRLConfig(merged=2),
     "trace-rl, published": TraceRLConfig(preset="published", merged=3),
 }
+
+
+def build_method(settings):
+    return load_method_class(settings.name)(settings)
+
+
 each = pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
 PHASE = Phase(0, 0.0, 1.0, 1.0)
 
@@ -79,10 +81,10 @@ def rollouts(reward=None) -> Rollouts:
 
 def batch(settings, drawn: Rollouts | None = None):
     """Everything that an update needs, for all rollouts that the objective uses."""
-    objective = build_baseline(settings)
+    objective = build_method(settings)
     replay = Replay(rollouts() if drawn is None else drawn, 1.0, credit=objective.credit)
     chosen, weights = replay.draw_groups(99, objective.pairs, stream(0, "groups"))
-    plan = build_plan(settings, 3, END)
+    plan = objective.masks(3, END)
     return objective, plan.states(chosen, VOCAB, stream(0, "masks"), update=1), weights
 
 
@@ -131,7 +133,7 @@ def test_no_gradient_reaches_a_position_that_is_not_scored(settings):
 def test_nothing_is_learnt_from_equal_rewards(settings):
     """Apart from the pull of the KL, which is zero where the policies agree."""
     drawn = rollouts([0.1] * 12)
-    objective = build_baseline(settings)
+    objective = build_method(settings)
     assert (objective.credit(drawn.reward, drawn.group) == 0).all()
     if not objective.pairs:
         _, states, weights = batch(settings, drawn)
@@ -144,7 +146,7 @@ def test_nothing_is_learnt_from_equal_rewards(settings):
 def test_credits_follow_their_rows(settings):
     """Whatever order the rollouts come in."""
     drawn, order = rollouts(), torch.randperm(12, generator=stream(0, "order"))
-    objective = build_baseline(settings)
+    objective = build_method(settings)
     credit = objective.credit(drawn.reward, drawn.group)
     shuffled = objective.credit(drawn.reward[order], drawn.group[order])
     torch.testing.assert_close(shuffled, credit[order])
@@ -333,9 +335,9 @@ def test_published_gdpo_scores_what_follows_the_end():
 
 def test_wd1_over_the_buffer_weighs_all_prompts_together():
     drawn = rollouts()
-    credit = build_baseline(WD1Config(over="buffer")).credit(drawn.reward, drawn.group)
+    credit = build_method(WD1Config(over="buffer")).credit(drawn.reward, drawn.group)
     assert float(credit.sum()) == pytest.approx(0, abs=1e-5)
-    within = build_baseline(WD1Config()).credit(drawn.reward, drawn.group)
+    within = build_method(WD1Config()).credit(drawn.reward, drawn.group)
     assert not torch.allclose(credit, within)
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from dtm.loop.replay import Replay
 from dtm.masking import MaskCount
 from dtm.methods import CDTM, CONTROL_VARIATES, mdm_loss
+from dtm.methods.c_dtm import CDTMConfig
 from dtm.models import Denoiser, Policy
 from dtm.random import stream
 from dtm.records import Phase
@@ -67,7 +68,7 @@ def moved_policy(model: Denoiser) -> Policy:
 def test_no_gradient_reaches_a_position_that_is_not_scored(name, make_rollouts):
     states, weights, phase = batch(make_rollouts)
     policy = moved_policy(Free(ROWS, stream(0, "logits")))
-    CDTM(CONTROL_VARIATES[name]).loss(policy, states, weights, phase).value.backward()
+    CDTM(CDTMConfig(control_variate=name)).loss(policy, states, weights, phase).value.backward()
     gradient = policy.student.logits.grad
     assert (gradient[~states.eligible] == 0).all()
     assert (gradient[states.eligible][:, :VOCAB] != 0).any(1).all()
@@ -77,7 +78,7 @@ def test_no_gradient_reaches_a_position_that_is_not_scored(name, make_rollouts):
 @each
 def test_the_parts_of_a_batch_add_up_to_the_whole(name, make_rollouts):
     states, weights, phase = batch(make_rollouts)
-    policy, objective = moved_policy(Same(stream(0, "logits"))), CDTM(CONTROL_VARIATES[name])
+    policy, objective = moved_policy(Same(stream(0, "logits"))), CDTM(CDTMConfig(control_variate=name))
     whole = objective.loss(policy, states, weights, phase)
     cuts = [slice(0, 5), slice(5, 6), slice(6, 12)]
     parts = [objective.loss(policy, states.select(cut), weights.select(cut), phase) for cut in cuts]
@@ -94,7 +95,7 @@ def test_the_parts_of_a_batch_add_up_to_the_whole(name, make_rollouts):
 def test_rewards_of_500_over_h_stay_finite(name, baseline, make_rollouts):
     states, weights, phase = batch(make_rollouts, scale=1000.0, baseline=baseline)
     policy = moved_policy(Free(ROWS, stream(0, "logits")))
-    loss = CDTM(CONTROL_VARIATES[name]).loss(policy, states, weights, phase)
+    loss = CDTM(CDTMConfig(control_variate=name)).loss(policy, states, weights, phase)
     loss.value.backward()
     assert torch.isfinite(loss.value)
     assert torch.isfinite(policy.student.logits.grad).all()
@@ -117,7 +118,7 @@ def test_at_the_teacher_the_gradient_is_the_advantage_times_the_residual(name, m
     states, weights, phase = batch(make_rollouts)
     policy = Policy(Free(ROWS, stream(0, "logits")))
     control = CONTROL_VARIATES[name](states, weights, phase)
-    CDTM(CONTROL_VARIATES[name]).loss(policy, states, weights, phase).value.backward()
+    CDTM(CDTMConfig(control_variate=name)).loss(policy, states, weights, phase).value.backward()
     pi = policy.student.logits.detach()[..., :VOCAB].softmax(-1)
     residual = pi - nn.functional.one_hot(states.clean, VOCAB)
     scale = states.row_weight * (weights.log_weight.exp() - control) / (ROWS * WIDTH)
@@ -138,8 +139,8 @@ def test_the_guard_drops_only_the_advantage(make_rollouts):
     states, weights, phase = batch(make_rollouts)
     tight = replace(phase, reward_range=0.0)
     policy = moved_policy(Free(ROWS, stream(0, "logits")))
-    free = CDTM(CONTROL_VARIATES["mean"], guard=False).loss(policy, states, weights, tight)
-    guarded = CDTM(CONTROL_VARIATES["mean"]).loss(policy, states, weights, tight)
+    free = CDTM(CDTMConfig(control_variate="mean", guard=False)).loss(policy, states, weights, tight)
+    guarded = CDTM(CDTMConfig(control_variate="mean")).loss(policy, states, weights, tight)
     assert float(free.metrics["guarded"]) == 0
     assert 0 < float(guarded.metrics["guarded"]) < 1
     assert torch.equal(free.metrics["gained"], guarded.metrics["gained"])

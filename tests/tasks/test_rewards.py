@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from dtm.errors import ConfigError, DtmWarning, RewardError
-from dtm.tasks.rewards import MAX_HANGS, Scorer, load_function, require_call
+from dtm.loading import load_object
+from dtm.tasks.rewards import MAX_HANGS, Scorer, require_call
 
 PROMPTS = ["p0", "p1", "p2", "p3"]
 COMPLETIONS = ["good", "fine", "bad", "nice"]
@@ -212,42 +213,42 @@ def rewards_file(tmp_path):
 
 
 def test_a_function_is_found_in_a_file_and_in_a_module(rewards_file, monkeypatch):
-    assert load_function(f"{rewards_file}:length")([], ["abc"]) == [3]
+    assert load_object(f"{rewards_file}:length", "reward")([], ["abc"]) == [3]
     monkeypatch.chdir(rewards_file.parent)
-    assert load_function("my_rewards:length")([], ["abc"]) == [3]
+    assert load_object("my_rewards:length", "reward")([], ["abc"]) == [3]
 
 
 def test_an_edited_file_is_read_again(rewards_file):
-    load_function(f"{rewards_file}:length")
+    load_object(f"{rewards_file}:length", "reward")
     rewards_file.write_text(
         "def length(prompts, completions):\n    return [0.0] * len(completions) # edited\n"
     )
-    assert load_function(f"{rewards_file}:length")([], ["abc"]) == [0.0]
+    assert load_object(f"{rewards_file}:length", "reward")([], ["abc"]) == [0.0]
 
 
 @pytest.mark.parametrize("spec", ["length", "my_rewards:", ":length"])
 def test_a_name_without_its_half_is_explained(spec):
     with pytest.raises(ConfigError, match=r"must be written module:function or path/to/file\.py:function"):
-        load_function(spec)
+        load_object(spec, "reward")
 
 
 def test_a_missing_module_file_or_function_is_named(rewards_file):
     with pytest.raises(ConfigError, match="No module named 'no_such_module'"):
-        load_function("no_such_module:length")
+        load_object("no_such_module:length", "reward")
     with pytest.raises(ConfigError, match=r"there is no file nowhere/rewards\.py"):
-        load_function("nowhere/rewards.py:length")
+        load_object("nowhere/rewards.py:length", "reward")
     with pytest.raises(ConfigError, match=r"no function 'lenght' in .*Did you mean 'length'"):
-        load_function(f"{rewards_file}:lenght")
+        load_object(f"{rewards_file}:lenght", "reward")
     with pytest.raises(ConfigError, match="no function 'LIMIT'"):
-        load_function(f"{rewards_file}:LIMIT")
+        load_object(f"{rewards_file}:LIMIT", "reward")
 
 
 def test_a_file_that_cannot_be_imported_is_an_error_for_the_user(rewards_file):
     rewards_file.write_text("def length(:\n")
     with pytest.raises(ConfigError, match="my_rewards"):
-        load_function(f"{rewards_file}:length")
+        load_object(f"{rewards_file}:length", "reward")
     with pytest.raises(ConfigError, match=r"SyntaxError: .*\(my_rewards\.py, line 1\)$"):
-        load_function(f"{rewards_file}:length")
+        load_object(f"{rewards_file}:length", "reward")
     rewards_file.write_text("import math\nimport no_such_module\n")
     with pytest.raises(ConfigError, match=r"No module named 'no_such_module' \(my_rewards\.py, line 2\)"):
-        load_function(f"{rewards_file}:length")
+        load_object(f"{rewards_file}:length", "reward")

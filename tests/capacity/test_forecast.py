@@ -42,5 +42,5 @@ def test_plans_tell_the_time_of_this_machine(tiny):
 @pytest.mark.parametrize(
     ("seconds", "said"), [(50.0, "50 seconds"), (600.0, "10 minutes"), (9e3, "2.5 hours"), (2e5, "2.3 days")]
 )
-def test_durations_are_said_as_a_person_would(seconds, said):
-    assert forecast.spoken(seconds) == said
+def test_durations_are_formatted_in_a_suitable_unit(seconds, said):
+    assert forecast.format_duration(seconds) == said

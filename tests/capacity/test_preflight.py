@@ -18,8 +18,14 @@ from dtm.loop.plan import training_plan
 from dtm.models.shape import TransformerConfig
 
 
-def test_a_run_that_fits_is_let_through(tiny):
-    preflight.check(tiny, build.build_task(tiny))
+def test_a_run_passes_if_it_fits_exactly_and_not_with_a_byte_less(tiny, monkeypatch):
+    task = build.build_task(tiny)
+    needed = preflight.memory(tiny, task, preflight.model_shape(tiny, task)).total
+    monkeypatch.setattr(preflight, "available", lambda device: needed)
+    assert preflight.check(tiny, task) is None
+    monkeypatch.setattr(preflight, "available", lambda device: needed - 1)
+    with pytest.raises(ConfigError, match="this run needs about"):
+        preflight.check(tiny, task)
 
 
 def test_too_little_memory_is_told_by_part_with_remedies(tiny, monkeypatch, tmp_path):
@@ -52,8 +58,8 @@ def test_memory_grows_with_the_micro_batch(tiny):
 
 
 @pytest.mark.parametrize(("size", "said"), [(3 * 2**19, "1.5 MiB"), (25 * 2**30, "25.0 GiB")])
-def test_sizes_are_said_as_a_person_would(size, said):
-    assert preflight.spoken_size(size) == said
+def test_bytes_are_formatted_with_a_unit(size, said):
+    assert preflight.format_bytes(size) == said
 
 
 def test_as_few_blocks_as_must_be_are_recomputed(tiny, monkeypatch):

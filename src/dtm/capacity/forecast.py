@@ -1,7 +1,7 @@
-"""How long a run will take on this machine: measured on a few rows, or counted in multiplications.
+"""Forecast how long a run takes on this machine: by timing a few rows, or by counting FLOPs.
 
-Small models are timed. A model of billions of weights is not loaded just to be asked: its multiplications
-are counted, and the machine's rate is that of a matrix product.
+Small models are timed. Models of billions of weights are not loaded for a forecast: their FLOPs are counted,
+and divided by the measured rate of a large matrix product.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from dtm.tasks.base import Task
 
 ROWS = 16
 REACHED, REACHED_NF4 = 0.75, 0.6
-"""Shares of a large product's rate that large models reach on a GPU: 0.72 to 0.83 at 8B on an H200, and 0.61
-with weights in four bits."""
+"""Shares of a large matrix product's rate that large models reach on a GPU: 0.72 to 0.83 at 8B on an H200,
+and 0.61 with NF4 weights."""
 TRACE_STEPS = 64
-"""Decoding steps that TraceRL's rows are guessed from."""
+"""Assumed number of decoding steps, for TraceRL's rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a run does up to the final tilt (or iteration) if no phase ends early."""
+    """Amount of work up to the final tilt (or iteration) if no phase ends early."""
 
     rollouts: int
     """Completions decoded, for buffers, refreshes and evaluations."""
@@ -48,7 +48,7 @@ class Work:
 
 
 def work(config: RunConfig) -> Work:
-    """All rollouts and updates of `dtm train`."""
+    """Count all rollouts and updates of `dtm train`."""
     tilt, replay, evaluation = config.tilt, config.replay, config.evaluation
     baseline = config.objective.baseline
     if baseline is None:
@@ -69,7 +69,7 @@ def work(config: RunConfig) -> Work:
 
 
 def rows_per_rollout(config: RunConfig) -> int:
-    """Masked states of one rollout in an update; TraceRL's are as many as decoding has segments, guessed."""
+    """Masked states per rollout in an update; for TraceRL an assumed number of decoding segments."""
     match config.objective.baseline:
         case SPGConfig(masks="all"):
             return 1
@@ -81,7 +81,7 @@ def rows_per_rollout(config: RunConfig) -> int:
 
 
 def training_seconds(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:
-    """An update costs a forward and a backward pass of the student and a forward pass of π_a."""
+    """Seconds of `dtm train`, by timing rollouts, updates and π_a's forward pass on a few rows."""
     done = work(config)
     masks = MaskCount(build.block_size(config.objective.block, config.decoding))
     update = _update(config, task, model, device, masks) + _forward(config, task, model, device)
@@ -89,9 +89,9 @@ def training_seconds(config: RunConfig, task: Task, model: Denoiser, device: tor
 
 
 def counted_seconds(config: RunConfig, task: Task, shape: TransformerConfig, device: torch.device) -> float:
-    """The same from the number of multiplications, at some share of the rate of a large matrix product.
+    """Seconds of `dtm train`, from FLOPs and a share of the rate of a large matrix product.
 
-    Ends of completions, which `decoding.until_end` would use, cannot be foreseen.
+    Completions that end early (`decoding.until_end`) are not taken into account.
     """
     prompt = task.prompts("train", ROWS, stream(0, "forecast")).tokens.shape[1]
     completion, decoding, done = task.completion_length, config.decoding, work(config)
@@ -108,7 +108,7 @@ def counted_seconds(config: RunConfig, task: Task, shape: TransformerConfig, dev
 
 
 def pretraining_seconds(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:
-    """All updates of `dtm pretrain`."""
+    """Seconds of `dtm pretrain`, by timing updates on a few rows."""
     (usual, late), settings = build.pretraining_masks(config, task), config.pretrain
     row = (1 - settings.settle) * _update(config, task, model, device, usual)
     if settings.settle:
@@ -116,10 +116,10 @@ def pretraining_seconds(config: RunConfig, task: Task, model: Denoiser, device: 
     return settings.steps * settings.batch * row
 
 
-def spoken(seconds: float) -> str:
-    """A duration as one would say it.
+def format_duration(seconds: float) -> str:
+    """Format a duration in a unit that suits it.
 
-    >>> spoken(50), spoken(600), spoken(9000), spoken(200_000)
+    >>> format_duration(50.0), format_duration(600.0), format_duration(9e3), format_duration(2e5)
     ('50 seconds', '10 minutes', '2.5 hours', '2.3 days')
     """
     for size, unit in ((86_400, "days"), (3600, "hours")):
@@ -129,7 +129,7 @@ def spoken(seconds: float) -> str:
 
 
 def _rollout(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:
-    """Seconds to decode one completion, on as many as a large model decodes in seconds."""
+    """Seconds to decode one completion, timed on a batch that takes seconds at most."""
     rows = max(2, min(ROWS, config.decoding.batch, int(0.1 / _forward(config, task, model, device))))
     prompts = task.prompts("train", rows, stream(0, "forecast")).to(device)
     decoder, noise = build.build_decoder(config.decoding), stream(0, "forecast", device=device)
@@ -145,12 +145,12 @@ def _forward(config: RunConfig, task: Task, model: Denoiser, device: torch.devic
     """Seconds of a row's forward pass."""
     examples = task.examples("train", ROWS, stream(0, "forecast", device=device))
     with torch.no_grad(), build.autocast(config, device):
-        model.hidden(examples.tokens[:1])  # warms up
+        model.hidden(examples.tokens[:1])  # warm-up
         return _seconds(lambda: model.hidden(examples.tokens)) / ROWS
 
 
 def _update(config: RunConfig, task: Task, model: Denoiser, device: torch.device, masks: MaskCount) -> float:
-    """Seconds of a row's forward and backward pass."""
+    """Seconds of one row's forward and backward pass."""
     noise = stream(0, "forecast", device=device)
     examples = task.examples("train", ROWS, noise)
     states = masks.states(examples, model.mask_id, noise)
@@ -160,25 +160,25 @@ def _update(config: RunConfig, task: Task, model: Denoiser, device: torch.device
             loss = mdm_loss(model, states)
         torch.autograd.backward(loss)
 
-    update(states.select(slice(0, 1)))  # warms up
+    update(states.select(slice(0, 1)))  # warm-up
     seconds = _seconds(lambda: update(states)) / ROWS
     model.zero_grad()
     return seconds
 
 
 def _rate(config: RunConfig, device: torch.device) -> float:
-    """Operations a second of a large matrix product in the run's precision."""
+    """FLOPs per second of a large matrix product in the run's precision."""
     dtype = torch.bfloat16 if build.precision(config, device) == "bfloat16" else torch.float32
     size = 8192 if device.type == "cuda" else 1024
-    # Random numbers, for equal ones cost less power, and a GPU is then faster than it will be.
+    # Random numbers: equal ones need less power, and a GPU would then clock higher than in a run.
     noise = stream(0, "forecast", device=device)
     matrix = torch.randn(size, size, generator=noise, device=device, dtype=dtype)
-    torch.mm(matrix, matrix)  # warms up
+    torch.mm(matrix, matrix)  # warm-up
     return 2 * size**3 / _seconds(lambda: torch.mm(matrix, matrix))
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """The fastest of three calls, or of those that fit a second: other work here must not be counted."""
+    """Seconds of the fastest of up to three calls, so that other work on the machine does not count."""
     times: list[float] = []
     while len(times) < 3 and (not times or sum(times) < 1):
         _wait()

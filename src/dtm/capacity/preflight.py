@@ -1,4 +1,4 @@
-"""Whether a run fits this machine, asked before gigabytes are loaded."""
+"""Check that a run fits this machine, before weights are loaded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from dtm.capacity.fit import fewest_recomputed
-from dtm.capacity.memory import Memory, TrainingShape, estimate, parameters, projection_shapes
+from dtm.capacity.memory import Memory, TrainingShape, estimate, parameters
 from dtm.config import RunConfig
 from dtm.engine.rounds import HEAD_ROWS
 from dtm.errors import ConfigError
@@ -25,11 +25,11 @@ from dtm.runs.folder import RunFolder
 from dtm.tasks.base import Task
 
 LARGE = 1_000_000_000
-"""A model of more weights is not started on a CPU unless the CPU is asked for."""
+"""Models with more weights run on a CPU only with --device cpu."""
 
 
 def check(config: RunConfig, task: Task) -> None:
-    """Refuse a run whose base is incomplete, or that needs a GPU or more memory than there is."""
+    """Raise an error if the base is incomplete, or if the run needs a GPU or more memory than is free."""
     if has_base(config):
         check_weights(build.base_folder(config))
     shape, device = model_shape(config, task), build.build_device(config)
@@ -38,59 +38,59 @@ def check(config: RunConfig, task: Task) -> None:
     if device.type == "cpu" and config.device == "auto" and size > LARGE:
         raise ConfigError(
             f"a model of {size / 1e9:.1f} billion weights needs a GPU, and torch sees none. "
-            "To try it on the CPU all the same, add --device cpu --precision float32."
+            "To run it on the CPU anyway, add --device cpu --precision float32."
         )
     needed, there = memory(config, task, shape), available(device)
     if needed.total > there:
         parts = ", ".join(
-            f"{name} {spoken_size(getattr(needed, name))}" for name in Memory.__dataclass_fields__
+            f"{name} {format_bytes(getattr(needed, name))}" for name in Memory.__dataclass_fields__
         )
         raise ConfigError(
-            f"this run needs about {spoken_size(needed.total)}, and {spoken_size(there)} of {device.type} "
+            f"this run needs about {format_bytes(needed.total)}, and {format_bytes(there)} of {device.type} "
             f"are free: {parts}. "
-            "Smaller: --optimizer.micro-batch 1, --model.recompute all, --model.nf4, --decoding.batch 8, "
-            "--adapter.rank 32; `dtm fit` says what fits."
+            "To need less: --optimizer.micro-batch 1, --model.recompute all, --model.nf4, "
+            "--decoding.batch 8, --adapter.rank 32; `dtm fit` lists settings that fit."
         )
 
 
 def check_fp8(config: RunConfig, shape: TransformerConfig, device: torch.device) -> None:
-    """Refuse decoding in eight bits where the device or the model's shape does not allow it."""
+    """Raise an error if the device or the model's shape does not support decoding in eight bits."""
     if config.decoding.fp8:
         require_products(device)
-        for name, sides in projection_shapes(shape).items():
-            require_multiples(*sides, name)
+        for linear in shape.linears():
+            require_multiples(linear.inputs, linear.outputs, linear.name)
 
 
 def model_shape(config: RunConfig, task: Task) -> TransformerConfig:
-    """The base's shape from its ``config.json``, or the one that `dtm pretrain` would make."""
+    """The shape of the base from its ``config.json``, or the one that `dtm pretrain` would train."""
     if not has_base(config):
         return build.model_shape(config.model, task)
     return read_shape(build.base_folder(config))[1]
 
 
 def has_base(config: RunConfig) -> bool:
-    """Whether there is a base to start from: one that is named, or the recipe's latest pretraining."""
+    """Whether a base exists: one that the configuration names, or the recipe's latest pretraining."""
     return config.model.base is not None or RunFolder.pretrained(config.recipe) is not None
 
 
 def memory(config: RunConfig, task: Task, shape: TransformerConfig) -> Memory:
-    """Bytes of each part of a run, estimated."""
+    """Estimate the memory of each part of a run."""
     run = _shape_of_run(config, task, shape)
     return estimate(shape, replace(run, recompute=recomputed_blocks(config, task, shape)))
 
 
 def recomputed_blocks(config: RunConfig, task: Task, shape: TransformerConfig, loaded: int = 0) -> int:
-    """How many blocks are worked out again in the backward pass; auto: as few as leave a tenth of the memory.
+    """Number of blocks to recompute (activation checkpointing); auto: as few as leave a tenth of memory free.
 
-    ``loaded`` are bytes of the model that have been taken already.
+    ``loaded`` is the number of bytes that the loaded model already uses.
     """
     wanted = config.model.recompute
     if isinstance(wanted, int):
         return min(wanted, shape.layers)
     if wanted != "auto":
         return shape.layers if wanted == "all" else 0
-    room = 0.9 * (available(build.build_device(config)) + loaded)
-    return fewest_recomputed(shape, _shape_of_run(config, task, shape), int(room))
+    limit = 0.9 * (available(build.build_device(config)) + loaded)
+    return fewest_recomputed(shape, _shape_of_run(config, task, shape), int(limit))
 
 
 def _shape_of_run(config: RunConfig, task: Task, shape: TransformerConfig) -> TrainingShape:
@@ -123,21 +123,21 @@ def _shape_of_run(config: RunConfig, task: Task, shape: TransformerConfig) -> Tr
 
 
 def available(device: torch.device) -> int:
-    """Bytes that are free; on a GPU also those that torch holds and does not use."""
+    """Free memory in bytes; on a GPU this includes memory that torch has reserved but does not use."""
     if device.type == "cuda":
         held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + held
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):  # not Linux: what there is in all
+    except (OSError, StopIteration):  # not Linux: all physical memory
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def spoken_size(size: int) -> str:
-    """Bytes for a person.
+def format_bytes(size: int) -> str:
+    """Format a number of bytes.
 
-    >>> spoken_size(3 * 2**19), spoken_size(25 * 2**30)
+    >>> format_bytes(3 * 2**19), format_bytes(25 * 2**30)
     ('1.5 MiB', '25.0 GiB')
     """
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

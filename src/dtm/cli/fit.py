@@ -31,7 +31,7 @@ def fit(arguments: list[str]) -> int:
 
     from dtm.capacity.fit import CONTEXT, advice, fit
     from dtm.capacity.memory import TrainingShape, parameters
-    from dtm.capacity.preflight import available, spoken_size
+    from dtm.capacity.preflight import available, format_bytes
     from dtm.config import RunConfig
     from dtm.loop import build
     from dtm.methods.c_dtm import HELD
@@ -57,7 +57,7 @@ def fit(arguments: list[str]) -> int:
     )
     table.title = (
         f"{parameters(shape) / 1e9:.1f} billion weights, adapters of rank {options.rank}, "
-        f"{run.length} tokens a row: the most rows that fit {spoken_size(memory)}"
+        f"{run.length} tokens a row: the most rows that fit {format_bytes(memory)}"
     )
     for one in found:
         counts = one.rows_recomputed, one.rows_kept, one.batch_exact, one.batch_cached

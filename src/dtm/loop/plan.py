@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Literal
 
 from dtm.capacity import preflight
-from dtm.capacity.forecast import counted_seconds, pretraining_seconds, spoken, training_seconds
+from dtm.capacity.forecast import counted_seconds, format_duration, pretraining_seconds, training_seconds
 from dtm.capacity.memory import parameters
 from dtm.config import LanguageConfig, RunConfig
 from dtm.engine import Decoder
@@ -34,7 +34,7 @@ def training_plan(config: RunConfig) -> dict[str, str]:
     exact = "samples the model's own law" if decoder.is_exact else "approximates the model's law"
     if decoder.fp8:
         exact += ", with its projections in eight bits"
-    memory, free = preflight.memory(config, task, shape), preflight.spoken_size(preflight.available(device))
+    memory, free = preflight.memory(config, task, shape), preflight.format_bytes(preflight.available(device))
     return {
         "task": f"{task.name}, completions of {task.completion_length} tokens",
         **({"prompts": task.spoken_counts()} if isinstance(task, LanguageTask) else {}),
@@ -44,8 +44,8 @@ def training_plan(config: RunConfig) -> dict[str, str]:
         **_loop(config),
         "decoding": f"{config.decoding.order} order; {exact}",
         **_audited(config, decoder),
-        **{f"memory, {part}": preflight.spoken_size(size) for part, size in asdict(memory).items()},
-        "memory, in all": f"{preflight.spoken_size(memory.total)} of {free} that are free",
+        **{f"memory, {part}": preflight.format_bytes(size) for part, size in asdict(memory).items()},
+        "memory, in all": f"{preflight.format_bytes(memory.total)} of {free} that are free",
         "time": forecast(config, "train"),
     }
 
@@ -122,7 +122,7 @@ def forecast(config: RunConfig, command: Literal["train", "pretrain"]) -> str:
     else:
         model = build.new_model(config.model, task, config.seed).to(device)
         seconds = pretraining_seconds(config, task, model, device)
-    return f"about {spoken(seconds)} on this machine"
+    return f"about {format_duration(seconds)} on this machine"
 
 
 def _model(config: RunConfig, task: Task) -> Transformer:

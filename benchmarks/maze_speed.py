@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 
 import dtm
-from dtm.capacity.flops import pass_flops
 from dtm.loop import build
 from dtm.loop.trainer import Trainer
 from dtm.models.transformer import Transformer
@@ -123,7 +122,7 @@ def main() -> None:
     update = seconds(lambda: trainer.step(replay), 20)
     scored = (config.decoding.block or task.completion_length) / 2
     forward = (
-        pass_flops(model.config, length, length, scored) / flops,
+        model.config.flops(length, length, scored) / flops,
         row_bytes(model, length, scored) / speed,
     )
     rows = [

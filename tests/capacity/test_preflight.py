@@ -25,8 +25,14 @@ def with_shape(config, shape):
     return assembly
 
 
-def test_a_run_that_fits_is_let_through(tiny):
-    assemble(tiny).preflight()
+def test_a_run_passes_if_it_fits_exactly_and_not_with_a_byte_less(tiny, monkeypatch):
+    assembly = assemble(tiny)
+    needed = assembly.memory.total
+    monkeypatch.setattr(preflight, "available", lambda device: needed)
+    assembly.preflight()
+    monkeypatch.setattr(preflight, "available", lambda device: needed - 1)
+    with pytest.raises(ConfigError, match="this run needs about"):
+        assembly.preflight()
 
 
 def test_too_little_memory_is_told_by_part_with_remedies(tiny, monkeypatch, tmp_path):

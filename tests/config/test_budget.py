@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from dtm.capacity.flops import pass_flops, rollout_flops
+from dtm.capacity.flops import rollout_flops
 from dtm.cli import main
 from dtm.config import AdapterConfig, AuditConfig, RunConfig, configure_method
 from dtm.config.budget import Budget, cooling_factor
@@ -91,7 +91,7 @@ def test_operations_are_those_of_every_pass(plain, make_trainer):
     shape = run.policy.student.config
     assert sum(name == "student" for name, *_ in passes) == 4
     assert run.progress.spent_flops == sum(
-        pass_flops(shape, rows * length, length, scored) * (3 if name == "student" else 1)
+        shape.flops(rows * length, length, scored) * (3 if name == "student" else 1)
         for name, rows, length, scored in passes
     )
 

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from dtm.capacity.fit import fewest_recomputed
-from dtm.capacity.memory import Memory, TrainingShape, projection_shapes
+from dtm.capacity.memory import Memory, TrainingShape
 from dtm.errors import ConfigError
 from dtm.models.fp8 import require_multiples, require_products
 from dtm.models.shape import TransformerConfig
@@ -45,8 +45,8 @@ def check_memory(needed: Memory, device: torch.device) -> None:
 def check_fp8(shape: TransformerConfig, device: torch.device) -> None:
     """Refuse decoding in eight bits where the device or the model's shape does not allow it."""
     require_products(device)
-    for name, sides in projection_shapes(shape).items():
-        require_multiples(*sides, name)
+    for linear in shape.linears():
+        require_multiples(linear.inputs, linear.outputs, linear.name)
 
 
 def recomputed_blocks(

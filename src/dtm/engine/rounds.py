@@ -114,7 +114,7 @@ class Round:
     ) -> tuple[Int[Tensor, "S M"], Float[Tensor, "S M"], Float[Tensor, "S M"]]:
         """At each position the token drawn, its score, and the highest probability if that is needed."""
         states, model = self._states(tokens, where, begins=step == 0), self.denoiser
-        model.tell(0, 0, where.numel())
+        model.report_pass(0, 0, where.numel())
         together, look = max(1, HEAD_ROWS // where.shape[1]), look_for(model, tokens.device)
         parts = []
         for first in range(0, len(where), together):
@@ -150,7 +150,7 @@ class Round:
         length = tokens.shape[1]
         row = torch.arange(len(tokens), device=tokens.device)[:, None]
         if self.cache is None:
-            self.denoiser.tell(tokens.numel(), length, 0)
+            self.denoiser.report_pass(tokens.numel(), length, 0)
             return self.denoiser.hidden_at(tokens, self.mask, (row * length + wanted).flatten())
         assert isinstance(self.denoiser, Transformer)
         start, reach = self.spans.window, self.spans.reach
@@ -160,7 +160,7 @@ class Round:
                 return states
             start, reach = self.spans.before, self.spans.far
         where = start[:, None] + torch.arange(reach, device=start.device)
-        self.denoiser.tell(where.numel(), length, 0)
+        self.denoiser.report_pass(where.numel(), length, 0)
         at = (row * reach + wanted - start[:, None]).flatten()
         return self.denoiser.hidden(tokens.gather(1, where), self.mask, self.cache, start, at)
 
@@ -183,7 +183,7 @@ class Round:
         rows, length = torch.tensor(list(number), device=tokens.device), tokens.shape[1]
         mask = None if self.mask is None else self.mask[rows]
         room = cache if len(rows) == len(self.places) else cache.of(rows)
-        denoiser.tell(len(rows) * length, length, 0)
+        denoiser.report_pass(len(rows) * length, length, 0)
         states = None
         if len(due) == len(self.places):
             row = torch.tensor([number[i] for i in source], device=tokens.device)[:, None]

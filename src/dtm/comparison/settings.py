@@ -17,7 +17,7 @@ from dtm.config import METHODS, RunConfig, configure_method
 from dtm.config.registry import load_method_class
 from dtm.config.serialise import joined, leaves, nested, read_mapping, update
 from dtm.errors import ConfigError, nearest, require
-from dtm.loop.policies import is_own, is_under, make_loop, other_fields
+from dtm.loop.policies import check_settings, is_own, is_under, other_fields
 
 Changes = Mapping[str, Any]
 """Fields to change: those of the configuration by section, or the method's own by name."""
@@ -71,7 +71,7 @@ def contestants(
         changes[name] = joined(changes[name], dict(_placed(further)))
     configs = {label(name): changed(with_method(start, name), changes[label(name)]) for name in names}
     for config in configs.values():
-        make_loop(config, load_method_class(config.method.name)(config.method))  # settings that do not fit
+        check_settings(config)
     return configs
 
 

@@ -23,6 +23,7 @@ from dtm.config import RunConfig
 from dtm.config.serialise import obstacles, to_yaml
 from dtm.errors import CheckpointError, DtmError, require
 from dtm.recipes import RECIPES
+from dtm.loop.policies import check_settings
 from dtm.runs.bases import find_base, no_base
 from dtm.runs.checkpoint import has_checkpoint
 from dtm.runs.folder import RunFolder, write_text
@@ -64,6 +65,7 @@ def run_all(
         configs = {name: _with_base(config) for name, config in configs.items()}
     waiting = [_Job(name, config, out / name, verb) for name, config in configs.items()]
     for job in waiting:
+        check_settings(job.config)
         job.check()
     waiting = [job for job in waiting if not job.is_finished]
     total, failed = len(waiting), []

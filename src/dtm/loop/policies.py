@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dtm.config import RunConfig
+from dtm.config.registry import load_method_class
 from dtm.loop.anneal import Anneal
 from dtm.loop.iterate import Iterate
 from dtm.loop.policy import Loop
@@ -18,6 +19,11 @@ OWN = ("method", "optimizer.lr", *(field for loop in LOOPS.values() for field in
 def make_loop(config: RunConfig, method: Method) -> Loop:
     """The policy that the method names; settings that do not fit it are refused."""
     return LOOPS[method.loop](config, method)
+
+
+def check_settings(config: RunConfig) -> None:
+    """Refuse settings that do not fit the configuration's method, before any run starts."""
+    make_loop(config, load_method_class(config.method.name)(config.method))
 
 
 def other_fields(method: type[Method] | Method) -> tuple[str, ...]:

@@ -16,8 +16,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 
 from dtm.config import EvaluationConfig, RunConfig
-from dtm.config.serialise import obstacles, to_yaml
-from dtm.errors import ConfigError, RewardError, require
+from dtm.errors import RewardError, require
 from dtm.evaluation.evaluate import Evaluation, evaluate
 from dtm.evaluation.explain import differences
 from dtm.loop.assemble import Assembly, assemble
@@ -37,8 +36,9 @@ from dtm.recipes import recipe
 from dtm.report.run import write_report
 from dtm.runs.checkpoint import has_checkpoint
 from dtm.runs.events import Callback, JsonLines, SampleFiles, read_events
-from dtm.runs.folder import RunFolder, write_json, write_text
+from dtm.runs.folder import RunFolder, write_json
 from dtm.runs.interrupts import Interrupted, Interrupts
+from dtm.runs.resume import find_run, note_changes, require_same_config
 from dtm.tasks.base import Reward
 
 WEIGHTS = "model.safetensors"
@@ -147,24 +147,26 @@ def train(
     given = {"method": method, "task": task, "model": model, "reward": reward}
     found: RunFolder | None = None
     if isinstance(config, Assembly):
-        assembly, found = config, _resumed(config.config, "train", out) if resume else None
+        assembly = config
+        found = find_run(config.config.recipe, "train", out) if resume else None
     else:
         config, found = _resolve(config, "train", out, resume, reward)
         if found is not None and found.is_finished:
+            require_same_config(found, config)
             return Run(found)
         assembly = assemble(config, **given)
     if found is not None and found.is_finished:
         return Run(found)
     config = assembly.config
     if found is not None:
-        _require_continuable(found, config)
+        require_same_config(found, config)
     assembly.preflight()
     _ = assembly.base  # load it before there is a folder
     with Interrupts() as interrupts:
         identity = run_fingerprint(assembly)
         if found is not None:
             identity = _require_same(found, identity)
-            _note_changes(found, config)
+            note_changes(found, config)
         folder = found or RunFolder.create(config, "train", out)  # only now: nothing is left to go wrong
         write_json(folder.fingerprint, identity)
         trainer = Trainer(
@@ -200,10 +202,12 @@ def pretrain(
 ) -> Run:
     """Train a recipe's base from scratch on the task's examples; pass its folder on as ``model.base``."""
     if isinstance(config, Assembly):
-        assembly, found = config, _resumed(config.config, "pretrain", out) if resume else None
+        assembly = config
+        found = find_run(config.config.recipe, "pretrain", out) if resume else None
     else:
         config, found = _resolve(config, "pretrain", out, resume)
         if found is not None and found.is_finished:
+            require_same_config(found, config)
             return Run(found)
         assembly = assemble(config, task=task)
     if found is not None and found.is_finished:
@@ -212,8 +216,8 @@ def pretrain(
     assembly.pretraining_masks()  # mistakes surface before there is a folder
     with Interrupts() as interrupts:
         if found is not None:
-            _require_continuable(found, config)
-            _note_changes(found, config)
+            require_same_config(found, config)
+            note_changes(found, config)
         folder = found or RunFolder.create(config, "pretrain", out)
         pretrainer = Pretrainer(
             assembly,
@@ -268,8 +272,7 @@ def _resolve(
             config = replace(config, reward=replace(config.reward, function=None))
         return config, None
     name = config if isinstance(config, str) else config.recipe
-    folder = RunFolder.latest(name, kind) if out is None else RunFolder.find(Path(out))
-    folder.require_resumable()
+    folder = find_run(name, kind, out)
     saved = folder.read_config()
     if isinstance(config, str):
         return saved, folder
@@ -278,30 +281,6 @@ def _resolve(
     if config.model.base is None:  # the run has written down which one it found
         config = replace(config, model=replace(config.model, base=saved.model.base))
     return config, folder
-
-
-def _resumed(config: RunConfig, kind: str, out: str | Path | None) -> RunFolder:
-    """The folder of the run to continue."""
-    folder = RunFolder.latest(config.recipe, kind) if out is None else RunFolder.find(Path(out))
-    folder.require_resumable()
-    return folder
-
-
-def _require_continuable(folder: RunFolder, config: RunConfig) -> None:
-    """Refuse to continue a run with another configuration."""
-    changes = list(obstacles(folder.read_config(), config))
-    if changes:
-        listed = "\n  ".join(changes)
-        raise ConfigError(
-            f"the run in {folder.path} was started with another configuration:\n  {listed}\n"
-            "Leave these flags out to continue it, or start a new run: no --resume, and another --out."
-        )
-
-
-def _note_changes(folder: RunFolder, config: RunConfig) -> None:
-    """Write down the settings that a run continues with, where these may change."""
-    if config != folder.read_config():
-        write_text(folder.config, to_yaml(config))
 
 
 def _require_same(folder: RunFolder, identity: Mapping[str, Any]) -> dict[str, Any]:

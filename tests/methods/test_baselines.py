@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from dtm.config.registry import load_method_class
 from dtm.loop.replay import Replay
 from dtm.methods.diffu_grpo import DiffuGRPOConfig
 from dtm.methods.gdpo import GDPOConfig

@@ -15,9 +15,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dtm.config.serialise import to_yaml
 from dtm.runs.checkpoint import load_latest
 from dtm.runs.events import read_events
-from dtm.config.serialise import to_yaml
 from timeless import timeless_rows
 
 DTM = [sys.executable, "-m", "dtm"]

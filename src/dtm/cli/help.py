@@ -21,7 +21,7 @@ from dtm.config.registry import load_method_class
 from dtm.errors import ConfigError, nearest
 from dtm.loop.policies import is_under, other_fields
 
-WIDTH = 100
+WIDTH = 110
 FIRST_PAGE = ("task", "model", "method", "tilt", "iterate")
 """Sections of the first page, as far as the run reads them."""
 
@@ -139,8 +139,11 @@ def _wrapped(title: str, text: str) -> str:
 
 
 def _short(text: str, room: int) -> str:
-    """The first sentence, or as much of it as fits."""
+    """The first sentence; if it does not fit, its first clause, or as much of that as fits."""
     sentence = text.split(". ")[0].rstrip(".")
+    for mark in ("; ", ": ", ", "):
+        if len(sentence) > room:
+            sentence = sentence.partition(mark)[0]
     return sentence if len(sentence) <= room else f"{sentence[: max(room - 1, 0)].rstrip()}…"
 
 

@@ -26,7 +26,7 @@ def train(arguments: list[str]) -> int:
     if parsed is None:
         return 0
     options, config = parsed
-    if _is_finished(options, "train"):
+    if _is_finished(options, "train", config):
         return _show_run(_started(options, "train"))
 
     from dtm.loop.assemble import assemble
@@ -66,6 +66,9 @@ def pretrain(arguments: list[str]) -> int:
     if parsed is None:
         return 0
     options, config = parsed
+    if _is_finished(options, "pretrain", config):
+        print(f"model: {_started(options, 'pretrain').model}")
+        return 0
 
     from dtm import api
     from dtm.loop.assemble import assemble
@@ -168,15 +171,21 @@ options
 
 def _started(options: argparse.Namespace, command: str) -> RunFolder:
     """The run that is to be continued."""
-    from dtm.runs.folder import RunFolder
+    from dtm.runs.resume import find_run
 
-    out = options.out
-    return RunFolder.latest(options.recipe, command) if out is None else RunFolder.find(out)
+    return find_run(options.recipe, command, options.out)
 
 
-def _is_finished(options: argparse.Namespace, command: str) -> bool:
-    """Whether nothing is left to do."""
-    return options.resume and _started(options, command).is_finished
+def _is_finished(options: argparse.Namespace, command: str, config: RunConfig) -> bool:
+    """Whether the run to resume has finished; flags that it was not run with are refused."""
+    from dtm.runs.resume import require_same_config
+
+    if not options.resume:
+        return False
+    folder = _started(options, command)
+    if folder.is_finished:
+        require_same_config(folder, config)
+    return folder.is_finished
 
 
 def _dry_run(assembly: Assembly, plan: Mapping[str, str], options: argparse.Namespace) -> int:

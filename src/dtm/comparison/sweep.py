@@ -22,8 +22,8 @@ from dtm.api import Run
 from dtm.config import RunConfig
 from dtm.config.serialise import obstacles, to_yaml
 from dtm.errors import CheckpointError, DtmError, require
-from dtm.recipes import RECIPES
 from dtm.loop.policies import check_settings
+from dtm.recipes import RECIPES
 from dtm.runs.bases import find_base, no_base
 from dtm.runs.checkpoint import has_checkpoint
 from dtm.runs.folder import RunFolder, write_text

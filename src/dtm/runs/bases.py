@@ -65,7 +65,8 @@ def load_base(config: RunConfig, folder: Path | None, task: Task, placement: Pla
     if is_factory(config.model.base):
         model = load_object(str(config.model.base), "model")()
         require(
-            isinstance(model, Denoiser), f"model {config.model.base} must return a dtm.Denoiser, got {type(model)}"
+            isinstance(model, Denoiser),
+            f"model {config.model.base} must return a dtm.Denoiser, got {type(model)}",
         )
         return check_base(model.to(placement.device), str(config.model.base), config, task)
     if folder is None:

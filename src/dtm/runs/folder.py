@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dtm.errors import CheckpointError, ConfigError, nearest, require
 from dtm.config import RunConfig
 from dtm.config.legacy import is_legacy
 from dtm.config.serialise import load_yaml, read_mapping, to_yaml
+from dtm.errors import CheckpointError, ConfigError, nearest, require
 
 RUNS = Path("runs")
 

@@ -12,7 +12,7 @@ import pytest
 import dtm
 from dtm.cli import main
 from dtm.comparison.results import gather, interval
-from dtm.comparison.settings import contestants
+from dtm.comparison.settings import contestants, with_method
 from dtm.comparison.table import markdown
 from dtm.errors import CheckpointError, ConfigError
 from dtm.runs.folder import RunFolder
@@ -59,7 +59,7 @@ def test_a_run_that_left_some_of_its_budget_is_named(entries, tmp_path):
     notes = gather([entries["c-dtm", 0], early]).notes
     assert notes == [
         "spg, seed 0: stopped with 25% of its budget spent, held-out reward has not risen for 3 evaluations "
-        "(tilt.patience)"
+        "(evaluation.patience)"
     ]
 
 
@@ -67,10 +67,10 @@ def test_a_recipes_patience_does_not_end_a_comparison():
     from dtm.cli.compare import _recipe
     from dtm.recipes import recipe
 
-    assert recipe("llada-countdown").tilt.patience is not None
+    assert recipe("llada-countdown").evaluation.patience is not None
     options = argparse.Namespace(recipe="llada-countdown", budget="1e4tokens")
-    assert _recipe(options, []).tilt.patience is None
-    assert _recipe(options, ["--tilt.patience", "2"]).tilt.patience == 2
+    assert _recipe(options, []).evaluation.patience is None
+    assert _recipe(options, ["--evaluation.patience", "2"]).evaluation.patience == 2
 
 
 def test_rows_and_intervals_are_those_of_the_runs(entries):
@@ -245,7 +245,7 @@ def test_three_methods_are_compared_and_a_finished_comparison_runs_nothing(
     ("arguments", "said"),
     [
         ([], "needs a recipe's name, or --runs"),
-        (["maze-small"], "Give --budget 5m"),
+        (["maze-small"], "--budget is required: 5m"),
         (["maze-smal", "--budget", "5m"], "Did you mean 'maze-small'"),
         (["maze-small", "--budget", "5m", "--seed", "3"], "--seeds N takes the seeds"),
         (["maze-small", "--budget", "5m", "--method", "spg"], "--methods names all"),

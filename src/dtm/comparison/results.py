@@ -134,7 +134,7 @@ def gather(runs: Sequence[Run], trials: Sequence[Trial] = ()) -> Comparison:
     budget = Budget.parse(str(first.config.budget))
     early = [
         f"{row.method}, seed {row.seed}: stopped with {budget.share(row.cost):.0%} of its budget spent, "
-        f"{row.finished} (tilt.patience)"
+        f"{row.finished} (evaluation.patience)"
         for row in rows
         if budget.share(row.cost) < 1
     ]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dtm.losses import AdaptiveControl
     from dtm.methods import CDTM, Method
     from dtm.models import Denoiser, Transformer, TransformerConfig
+    from dtm.models.hugging_face import HuggingFaceDenoiser
     from dtm.models.storage import load_model, save_model
     from dtm.recipes import recipe
 
@@ -29,6 +30,7 @@ _HOMES = {
     "Decoder": "dtm.engine",
     "Denoiser": "dtm.models",
     "DtmError": "dtm.errors",
+    "HuggingFaceDenoiser": "dtm.models.hugging_face",
     "Method": "dtm.methods",
     "MethodConfig": "dtm.config",
     "Run": "dtm.api",
@@ -50,6 +52,7 @@ __all__ = [
     "Decoder",
     "Denoiser",
     "DtmError",
+    "HuggingFaceDenoiser",
     "Method",
     "MethodConfig",
     "Run",

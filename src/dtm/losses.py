@@ -147,6 +147,45 @@ def c_dtm_cross_entropy(
     return control.to(hit.dtype) * distillation - gain * hit
 
 
+def c_dtm(
+    log_pi: Float[Tensor, "N V"],
+    log_pi_a: Float[Tensor, "N V"],
+    x1: Int[Tensor, " N"],
+    log_weight: Float[Tensor, " N"],
+    control: Float[Tensor, " N"] | float = 1.0,
+    *,
+    bound: float | None = None,
+) -> Float[Tensor, " N"]:
+    r"""The c-DTM loss at each scored position, for a training loop of your own  [eqs. 16, 17].
+
+    The loss of a batch is the mean over rows of ``row_weight · Σ_S``; see `dtm.masking.sample`.
+
+    Args:
+        log_pi: log π_θ at the scored positions, with a gradient.
+        log_pi_a: log π_a at the same positions, without one.
+        x1: the clean token at each of them.
+        log_weight: log w̄ of the rollout behind each position, from `weigh`.
+        control: c̄, in units of the mean weight; a number (see `AdaptiveControl`) or one per position.
+        bound: h · (max r − min r) switches the ratio guard on (see `within_ratio_bound`).
+
+    Returns:
+        w̄ CE(T_c ‖ π_θ), unreduced.
+
+    Example:
+        >>> log_pi = torch.tensor([[0.5, 0.5]]).log()
+        >>> c_dtm(log_pi, log_pi, torch.tensor([0]), torch.tensor([0.0]), control=1.0)  # w̄ = c̄: distillation
+        tensor([0.6931])
+    """
+    c = torch.as_tensor(control, dtype=log_weight.dtype, device=log_weight.device).expand_as(log_weight)
+    keep = None
+    if bound is not None:
+        with torch.no_grad():
+            at_x1 = x1[:, None]
+            log_ratio = (log_pi.gather(-1, at_x1) - log_pi_a.gather(-1, at_x1)).squeeze(-1)
+            keep = within_ratio_bound(log_ratio, advantage(log_weight, c), bound)
+    return c_dtm_cross_entropy(log_pi, log_pi_a, x1, log_weight, c, keep)
+
+
 def within_ratio_bound(
     log_ratio: Float[Tensor, " N"], gain: Float[Tensor, " N"], bound: float
 ) -> Bool[Tensor, " N"]:
@@ -207,6 +246,24 @@ class AdaptiveControl:
         if self.denominator <= 0:
             return 1.0
         return min(max(self.numerator / self.denominator, 0.0), 1.5)
+
+    @torch.no_grad()
+    def observe(
+        self,
+        log_pi: Float[Tensor, "N V"],
+        log_pi_a: Float[Tensor, "N V"],
+        x1: Int[Tensor, " N"],
+        log_weight: Float[Tensor, " N"],
+        row_weight: Float[Tensor, " N"],
+    ) -> None:
+        """Update from the scored positions of a batch, with the arguments of `c_dtm`.
+
+        ``row_weight`` is L/k of each position's row; its gradient carries that factor, and its variance the
+        square.
+        """
+        sums = control_moments(log_pi.exp(), log_pi_a.exp(), x1, log_weight.exp())
+        numerator, denominator = (float((row_weight.square() * part).sum()) for part in sums)
+        self.update(numerator, denominator)
 
     def update(self, numerator: float, denominator: float) -> None:
         """Add the sums of one batch."""

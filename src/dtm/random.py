@@ -1,7 +1,7 @@
 """Randomness: one independent `torch.Generator` for every (seed, purpose, step).
 
-No draw in this package depends on a global generator. A longer rollout therefore never shifts the masks, and a
-resumed run needs no stored generator state: it asks for the stream of the step it continues from.
+No draw in this package depends on a global generator. A longer rollout therefore never shifts the masks, and
+a resumed run needs no stored generator state: it asks for the stream of the step it continues from.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How long a run will take on this machine: timed on a few rows, or counted in operations.
 
-Small models are timed. A model of billions of weights is not loaded for a forecast: its operations are counted,
-and the machine's rate is that of a matrix product.
+Small models are timed. A model of billions of weights is not loaded for a forecast: its operations are
+counted, and the machine's rate is that of a matrix product.
 """
 
 from __future__ import annotations

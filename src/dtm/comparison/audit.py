@@ -77,7 +77,8 @@ def _one_setting(runs: Sequence[Run]) -> None:
         own = [field for field in differing(first, run.config) if is_own(field)]
         require(
             not own,
-            f"{runs[0].path} and {run.path} are two settings of {label(first.method.name)} ({', '.join(own)}): "
+            f"{runs[0].path} and {run.path} are two settings of {label(first.method.name)}: "
+            f"{', '.join(own)} differ; "
             "compare one of them at a time",
         )
 

@@ -1,4 +1,4 @@
-"""Configurations of release 0.1, converted: ``objective`` became ``method``, and each loop has its own section."""
+"""Convert configurations of release 0.1: ``objective`` became ``method``, and each loop has its own section."""
 
 from __future__ import annotations
 

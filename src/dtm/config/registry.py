@@ -1,7 +1,7 @@
 """Methods and tasks by name: the package's own, or a class in a user's file.
 
-Adding a method to the package takes its file and a line in `METHODS`. Entries are import paths, so recipes and
-help can name a method without importing torch.
+Adding a method to the package takes its file and a line in `METHODS`. Entries are import paths, so recipes
+and help can name a method without importing torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The annealing loop [Algorithm 1]: tilt by h, train until enough is absorbed, π_a ← π_θ, a ← a + h, up to A."""
+"""The annealing loop [Algorithm 1]: tilt by h, train until it is absorbed, π_a ← π_θ, a ← a + h, up to A."""
 
 from __future__ import annotations
 

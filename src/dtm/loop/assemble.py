@@ -1,8 +1,7 @@
 """From a configuration to the parts of a run, each resolved exactly once.
 
-Train, dry run, eval, sample, compare and pretrain share one `Assembly`. Cheap parts are built at once, so that
-every mistake in a configuration surfaces before any work; the weights of the base are loaded when they are first
-used.
+Train, dry run, eval, sample, compare and pretrain share one `Assembly`. Cheap parts are built at once, so
+that every mistake in a configuration surfaces before any work; the base is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class Assembly:
 
     @cached_property
     def shape(self) -> TransformerConfig | None:
-        """The shape of the base, or of the one that `dtm pretrain` would make; None: not a native transformer."""
+        """The shape of the base, or of one that `dtm pretrain` would make; None: not a native transformer."""
         if self.base_folder is not None:
             return read_shape(self.base_folder)[1]
         if isinstance(self.given_model, Transformer):

@@ -107,7 +107,7 @@ class Learner:
         return gained / replay.available, error if math.isfinite(error) else None
 
     def rehearse(self, replay: Replay) -> None:
-        """Run the passes of an update and of the meter and discard the result, so that kernels get compiled."""
+        """Run the passes of an update and of the meter and discard the results, to compile the kernels."""
         if self.loop.measures_absorbed:
             self._gained(replay, replay.rollouts, self._stream("warm-up"))
         states, weights = self.batch(replay, Progress())
@@ -130,7 +130,7 @@ class Learner:
 
     @property
     def _records(self) -> bool:
-        """Whether passes are recorded as CUDA graphs: models trained in full on a GPU, without recomputation."""
+        """Whether passes are recorded as CUDA graphs: for models trained in full on a GPU, none recomputed."""
         on_gpu = self.placement.compiles and self.placement.device.type == "cuda"
         recomputes = getattr(self.policy.student, "recompute", 0)
         return on_gpu and self.config.adapter.rank is None and not recomputes

@@ -1,7 +1,7 @@
 """The outer loop of a run as a policy: when phases end, how the learning rate moves, when to stop.
 
-There are two, `Anneal` and `Iterate`; a method names the one it needs. They own all that differs between them,
-so nothing else asks which of the two a run has. Policies hold no state: where a run stands is in `Progress`.
+There are two, `Anneal` and `Iterate`; a method names the one it needs. They own all that differs between
+them, so nothing else asks which of the two a run has. Policies hold no state; `Progress` does.
 """
 
 from __future__ import annotations

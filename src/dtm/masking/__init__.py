@@ -4,6 +4,7 @@ from dtm.masking.active_block import ActiveBlock
 from dtm.masking.count_plans import FullMask, Quadrature, RisingRatio, UniformCount
 from dtm.masking.mask_count import MaskCount, Masking
 from dtm.masking.plan import Layout, MaskPlan, Masks, Planned, spans
+from dtm.masking.sample import sample
 from dtm.masking.trace import TraceSegments
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "RisingRatio",
     "TraceSegments",
     "UniformCount",
+    "sample",
     "spans",
 ]

@@ -1,6 +1,6 @@
 r"""Control variates c: how much of the target is π_a's own prediction [eq. 17].
 
-Any function of x_t leaves the minimiser and the whole population loss unchanged; it only changes the variance.
+Any function of x_t leaves the minimiser and the whole population loss unchanged; only the variance changes.
 All values here are c̄ = c / Z, in units of the buffer's mean weight. None may depend on the row's own x_1: a
 row's own weight in its own c would shrink the step (docs/method.md, control variates).
 """

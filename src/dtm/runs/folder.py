@@ -154,8 +154,8 @@ class RunFolder:
         """Refuse to continue a run of release 0.1, whose checkpoints and noise are others."""
         require(
             not is_legacy(read_mapping(self.config)),
-            f"{self.path} was started by dtm 0.1 and cannot be resumed by this release. It can still be sampled, "
-            "evaluated and exported once finished; to finish it, install dtm 0.1, or start it again.",
+            f"{self.path} was started by dtm 0.1 and cannot be resumed by this release. A finished run can "
+            "still be sampled, evaluated and exported. To finish this one, install dtm 0.1, or start again.",
             CheckpointError,
         )
 

@@ -38,8 +38,8 @@ def as_task(task: Any, model: Path | None) -> Task:
         return text_task(task, model)
     missing = [name for name in sorted(_members(Task)) if not hasattr(task, name)]
     raise ConfigError(
-        f"{type(task).__name__} is not a task. Give it `splits` (a mapping from train, validation and test to "
-        'rows with a "prompt") and `reward(prompts, completions, **columns)`, or the rest of the Task '
+        f"{type(task).__name__} is not a task. Give it `splits` (a mapping from train, validation and test "
+        'to rows with a "prompt") and `reward(prompts, completions, **columns)`, or the rest of the Task '
         f"protocol: {', '.join(missing)}"
     )
 

@@ -1,9 +1,9 @@
 """Tuning before a comparison: the same number of trials for every method, on validation prompts.
 
 The grid of a method is three learning rates (the one it starts with, a third and three times of it) by its
-default settings and its knobs (`Method.knobs`). Trials are taken from it in a fixed order, those with few changes
-first. Each is a run with the comparison's budget and a seed that the comparison does not use. The trial with the
-highest mean reward on validation prompts is picked; of equals, the earlier one.
+default settings and its knobs (`Method.knobs`). Trials are taken from it in a fixed order, those with few
+changes first. Each is a run with the comparison's budget and a seed that the comparison does not use. The
+trial with the highest mean reward on validation prompts is picked; of equals, the earlier one.
 """
 
 from __future__ import annotations

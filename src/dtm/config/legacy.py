@@ -1,4 +1,4 @@
-"""Convert configurations of release 0.1: ``objective`` became ``method``, and each loop has its own section."""
+"""Convert configurations of release 0.1: ``objective`` became ``method``, and each loop has a section."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ class ReplayConfig:
     """The buffer of rollouts that batches are drawn from."""
 
     prompts: int = 64
-    """Prompts in the buffer of a phase. An iteration takes as many as fit optimizer.batch instead, so that every
-    update sees every rollout. Both loops shuffle training prompts in chunks of this size."""
+    """Prompts in the buffer of a phase. An iteration takes as many as fit optimizer.batch instead, so that
+    every update sees every rollout. Both loops shuffle training prompts in chunks of this size."""
     completions: int = 8
     """K, completions of each prompt; with one alone the progress meter has nothing to compare."""
     refresh_every: int = 25
@@ -93,7 +93,7 @@ class ReplayConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerConfig:
-    """AdamW. Annealing restarts moments and schedule in every phase; iterating keeps them at a constant rate."""
+    """AdamW. Annealing restarts moments and schedule in each phase; iterating keeps them at a constant rate."""
 
     lr: float = 1e-4
     """η, the peak learning rate."""

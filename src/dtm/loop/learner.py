@@ -130,7 +130,7 @@ class Learner:
 
     @property
     def _records(self) -> bool:
-        """Whether passes are recorded as CUDA graphs: for models trained in full on a GPU, none recomputed."""
+        """Whether passes are recorded as CUDA graphs: for models trained in full on a GPU."""
         on_gpu = self.placement.compiles and self.placement.device.type == "cuda"
         recomputes = getattr(self.policy.student, "recompute", 0)
         return on_gpu and self.config.adapter.rank is None and not recomputes

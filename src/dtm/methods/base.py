@@ -84,7 +84,7 @@ class Method(ABC):
 
     @abstractmethod
     def masks(self, block: int | None, end_id: int) -> Masking:
-        """How sequences are masked; ``block`` is the decoder's, ``end_id`` the token that ends completions."""
+        """How sequences are masked; ``block`` is the decoder's, ``end_id`` ends a completion."""
 
     @abstractmethod
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dtm.api import Run, pretrain, train
     from dtm.config import RunConfig
-    from dtm.engine import Decoder, decode
+    from dtm.engine import Decoder, generate
     from dtm.errors import DtmError
     from dtm.methods import CDTM
     from dtm.models import Denoiser, Transformer, TransformerConfig
@@ -31,7 +31,7 @@ _HOMES = {
     "RunConfig": "dtm.config",
     "Transformer": "dtm.models",
     "TransformerConfig": "dtm.models",
-    "decode": "dtm.engine",
+    "generate": "dtm.engine",
     "load_model": "dtm.models.storage",
     "pretrain": "dtm.api",
     "recipe": "dtm.recipes",
@@ -48,7 +48,7 @@ __all__ = [
     "RunConfig",
     "Transformer",
     "TransformerConfig",
-    "decode",
+    "generate",
     "load_model",
     "pretrain",
     "recipe",

@@ -15,8 +15,9 @@ from typing import Any
 from dtm.capacity import preflight
 from dtm.config import EvaluationConfig, RunConfig
 from dtm.config.serialise import obstacles, to_yaml
+from dtm.engine.collect import Collector
 from dtm.errors import ConfigError, RewardError, require
-from dtm.evaluation.evaluate import Evaluation, evaluate
+from dtm.evaluation.evaluate import Evaluation, evaluate, evaluation_decoder
 from dtm.evaluation.explain import differences
 from dtm.loop import build
 from dtm.loop.fingerprint import GROUPS, run_fingerprint
@@ -28,7 +29,7 @@ from dtm.models.merging import for_decoding
 from dtm.models.policy import Policy
 from dtm.models.storage import load_model, save_model
 from dtm.models.transformer import Transformer
-from dtm.random import stream
+from dtm.random import derived_seed, stream
 from dtm.recipes import recipe
 from dtm.report.run import write_report
 from dtm.runs.checkpoint import has_checkpoint
@@ -97,10 +98,9 @@ class Run:
         model = build.load_base(config, task) if base else self.model
         collector = build.build_collector(config, task, build.build_scorer(config, task), lambda: None)
         asked = task.prompts("test", prompts, stream(seed, "sample prompts")).to(device)
-        noise = stream(seed, "sample noise", device=device)
+        collector.engine.load(for_decoding(model.to(device).eval(), collector.engine.decoder.fp8))
         with build.autocast(config, device):
-            drawing = for_decoding(model.to(device).eval(), collector.decoder.fp8)
-            drawn = collector.collect(drawing, asked, completions, 0.0, noise)
+            drawn = collector.collect(asked, completions, 0.0, derived_seed(seed, "sample noise"))
         return [task.show(p, c) for p, c in zip(drawn.prompts, drawn.completions, strict=True)]
 
 
@@ -144,7 +144,15 @@ def train(
         write_json(folder.fingerprint, identity)
         callbacks = [JsonLines(folder.metrics), SampleFiles(folder.samples), *callbacks]
         trainer = Trainer(
-            config, base, collector, objective, interpolant, span, callbacks, folder.checkpoints
+            config,
+            base,
+            collector,
+            objective,
+            interpolant,
+            span,
+            callbacks,
+            folder.checkpoints,
+            interrupts.check,
         )
         if resume and has_checkpoint(folder.checkpoints):
             trainer.resume(folder.checkpoints)
@@ -201,10 +209,12 @@ def measure(config: RunConfig, model: Transformer, evaluation: EvaluationConfig 
     """Evaluate any model on the task and with the decoder of a configuration."""
     task = build.build_task(config)
     device = build.build_device(config)
-    collector = build.build_collector(config, task, build.build_scorer(config, task), lambda: None)
-    drawing = for_decoding(model.to(device).eval(), collector.decoder.fp8)
+    setting = evaluation or config.evaluation
+    decoder = evaluation_decoder(build.build_decoder(config.decoding), setting)
+    engine = build.build_engine(config, task, decoder)
+    engine.load(for_decoding(model.to(device).eval(), decoder.fp8))
     with build.autocast(config, device):
-        return evaluate(drawing, collector, evaluation or config.evaluation, device)
+        return evaluate(Collector(task, build.build_scorer(config, task), engine), setting, device)
 
 
 def _save(policy: Policy, config: RunConfig, folder: RunFolder) -> None:

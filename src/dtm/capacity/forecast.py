@@ -17,7 +17,7 @@ from dtm.baselines import GDPOConfig, SPGConfig, TraceRLConfig, VRPOConfig
 from dtm.capacity import preflight
 from dtm.capacity.flops import rollout_flops, update_flops
 from dtm.config import RunConfig
-from dtm.engine import decode_all
+from dtm.engine import generate
 from dtm.loop import build
 from dtm.loop.annealing import phase_prompts, phases
 from dtm.masking import MaskCount
@@ -132,13 +132,11 @@ def _rollout(config: RunConfig, task: Task, model: Denoiser, device: torch.devic
     """Seconds to decode one completion, on as many as a large model decodes in seconds."""
     rows = max(2, min(ROWS, config.decoding.batch, int(0.1 / _forward(config, task, model, device))))
     prompts = task.prompts("train", rows, stream(0, "forecast")).to(device)
-    decoder, noise = build.build_decoder(config.decoding), stream(0, "forecast", device=device)
+    decoder = build.build_decoder(config.decoding)
     decoding = for_decoding(model, decoder.fp8)
     with build.autocast(config, device):
-        return (
-            _seconds(lambda: decode_all(decoding, prompts, task.completion_length, decoder, noise, rows))
-            / rows
-        )
+        took = _seconds(lambda: generate(decoding, prompts, task.completion_length, decoder, batch=rows))
+    return took / rows
 
 
 def _forward(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:

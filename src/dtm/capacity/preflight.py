@@ -11,7 +11,7 @@ import torch
 from dtm.capacity.fit import fewest_recomputed
 from dtm.capacity.memory import Memory, TrainingShape, estimate, parameters, projection_shapes
 from dtm.config import RunConfig
-from dtm.engine.rounds import HEAD_ROWS
+from dtm.engine.draws import head_rows
 from dtm.errors import ConfigError
 from dtm.loop import build
 from dtm.loop.annealing import phase_prompts
@@ -115,7 +115,7 @@ def _shape_of_run(config: RunConfig, task: Task, shape: TransformerConfig) -> Tr
         compiled=build.compiles(config, build.build_device(config)),
         held=max(1, HELD // shape.vocab_size) if config.objective.baseline is None else None,
         decoded=together,
-        candidates=min(together * written, HEAD_ROWS) if decoder.is_ragged else together * written,
+        candidates=min(together * written, head_rows(shape.vocab_size)),
         cached=decoder.cache == "block",
         merged=config.adapter.merge,
         fp8=config.decoding.fp8,

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from dtm.config import DecodingConfig, LanguageConfig, MiniConfig, ModelConfig, RunConfig
-from dtm.engine import ORDERS, Decoder
+from dtm.engine import ORDERS, Decoder, LocalEngine, RolloutEngine
 from dtm.engine.collect import Collector
 from dtm.errors import ConfigError, nearest, require
 from dtm.masking import Interpolant, MaskCount
@@ -199,8 +199,15 @@ def reward_range(config: RunConfig, task: Task, own_reward: bool) -> float | Non
 
 
 def build_collector(config: RunConfig, task: Task, scorer: Scorer, between: Callable[[], None]) -> Collector:
-    """The rollout engine."""
-    return Collector(task, scorer, build_decoder(config.decoding), config.decoding.batch, between)
+    """Return the collector of a run, over the configured engine; weights are loaded later."""
+    return Collector(task, scorer, build_engine(config, task, build_decoder(config.decoding), between))
+
+
+def build_engine(
+    config: RunConfig, task: Task, decoder: Decoder, between: Callable[[], None] = lambda: None
+) -> RolloutEngine:
+    """Return the engine that draws completions of a task with a decoder."""
+    return LocalEngine(decoder, task.completion_length, config.decoding.batch, between)
 
 
 def new_model(config: ModelConfig, task: Task, seed: int) -> Transformer:

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dtm.config.budget import Cost
+from dtm.records import Cost
 
 
 @dataclass(slots=True)

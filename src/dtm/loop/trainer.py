@@ -12,7 +12,7 @@ within, and nothing is absorbed.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +69,13 @@ class Trainer:
         reward_range: float | None = None,
         callbacks: Sequence[Callback] = (),
         checkpoints: Path | None = None,
+        between: Callable[[], None] = lambda: None,
     ) -> None:
         device = build_device(config)
         self.accelerator = start_accelerator(device, precision(config, device))
         self.device = self.accelerator.device
         self.config, self.collector = config, collector
-        self.callbacks, self.checkpoints = callbacks, checkpoints
+        self.callbacks, self.checkpoints, self.between = callbacks, checkpoints, between
         self.budget = None if config.budget is None else Budget.parse(config.budget)
         self.baseline = objective if isinstance(objective, Baseline) else None
         require(
@@ -97,7 +98,7 @@ class Trainer:
             self.policy.compile()
         self.policy.forward = self.accelerator.prepare(self.policy.student)
         self.learner = Learner(config, self.policy, objective, interpolant, reward_range, self.accelerator)
-        self.sampling = Sampling(config, collector, self.policy, self.accelerator)
+        self.sampling = Sampling(config, collector, self.policy, self.accelerator, between)
         self.ledger = Ledger([self.policy.student, self.policy.teacher, self.policy.base])
         self.optimizer = torch.optim.AdamW(
             self.policy.trained(),
@@ -125,7 +126,7 @@ class Trainer:
             if timed and compiles(self.config, self.device):
                 self._warm_up()
             while not (self.progress.h is None and self._is_finished()):
-                self.collector.between()
+                self.between()
                 self._advance()
                 closed = self.progress.h is None and self.baseline is None  # iterations are too short to save
                 if closed or self.progress.step % self.config.checkpoint.every == 0:
@@ -226,7 +227,7 @@ class Trainer:
         row = {**progress.place(), "phase_step": progress.phase_step, **numbers}
         progress.step += 1
         progress.phase_step += 1
-        progress.spend(self.ledger.take())
+        progress.spend(self.ledger.take() + self.sampling.cost())
         self._emit("step", **row, absorbed=progress.absorbed, ess=replay.ess, grad_norm=norm, lr=lr)
 
     def _measure(self, purpose: str, prompts: int, replay: Replay) -> Rollouts:
@@ -243,7 +244,7 @@ class Trainer:
         progress = self.progress
         if progress.phase_step > 0 and self.baseline is None and self._spent_share() < 1:
             self._measure("closing", self.config.replay.closing_prompts, replay)
-        progress.spend(self.ledger.take())
+        progress.spend(self.ledger.take() + self.sampling.cost())
         self._emit(
             "phase",
             **progress.place(),

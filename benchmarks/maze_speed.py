@@ -20,6 +20,7 @@ import torch
 
 import dtm
 from dtm.capacity.flops import pass_flops
+from dtm.engine import generate
 from dtm.loop import build
 from dtm.loop.trainer import Trainer
 from dtm.models.transformer import Transformer
@@ -108,15 +109,22 @@ def main() -> None:
     flops, speed = peak_flops(device), bandwidth(device)
     length = 3 + task.completion_length
     model: Transformer = trainer.policy.teacher  # type: ignore[assignment]
-    counted, ledger = Passes(length), model.on_pass
+    counted = Passes(length)
     prompts = task.prompts("train", options.rows // 8, stream(0, "prompts")).to(device)
 
     def rollouts() -> None:
         counted.rows = counted.passes = 0
         with trainer.accelerator.autocast():
-            collector.collect(model, prompts, 8, 0.0, stream(0, "noise", device=device))
+            generate(
+                model,
+                prompts,
+                task.completion_length,
+                collector.engine.decoder,
+                completions=8,
+                batch=options.rows,
+            )
 
-    model.on_pass = counted
+    ledger, model.on_pass = model.on_pass, counted
     buffer = seconds(rollouts, 3)
     model.on_pass = ledger
     replay = trainer.open_phase()

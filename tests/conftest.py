@@ -84,6 +84,7 @@ def make_trainer() -> Callable[..., Trainer]:
             build.reward_range(config, task, reward is not None),
             callbacks,
             checkpoints,
+            between,
         )
 
     return make
@@ -99,7 +100,14 @@ def make_rollouts() -> Callable[..., Rollouts]:
         everywhere = torch.ones(rows, width, dtype=torch.bool)
         steps = torch.zeros(rows, width, dtype=torch.long)
         return Rollouts(
-            tokens, everywhere, everywhere, steps, torch.tensor(reward).float(), torch.tensor(group), tilt
+            tokens,
+            everywhere,
+            everywhere,
+            steps,
+            torch.zeros(rows, width),
+            torch.tensor(reward).float(),
+            torch.tensor(group),
+            tilt,
         )
 
     return make

@@ -81,7 +81,7 @@ def generate(
     decoder.require_weights(model)
     if ended is None and decoder.until_end:
         ended = at_end_token(model.eos_id)
-    canvas = _masked(prompts, length, completions, model.mask_id)
+    canvas = masked_rows(prompts, length, completions, model.mask_id)
     device, attention_mask = canvas.tokens.device, where_padded(canvas.attention)
     blocks = Blocks.of(canvas.tokens.shape[1] - length, length, decoder)
     waiting = deque(Row(number, blocks.size_of(0)) for number in range(len(canvas)))
@@ -118,7 +118,7 @@ def at_end_token(eos_id: int) -> Ended:
     return ended
 
 
-def _masked(
+def masked_rows(
     prompts: Prompts | Int[Tensor, "N P"], length: int, completions: int, mask_id: int
 ) -> Completions:
     """Return the rows before the first step: each prompt so many times, then masks."""

@@ -22,8 +22,10 @@ from torch.autograd import DeviceType
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity
 
-from dtm.engine.rounds import Round
-from dtm.engine.spans import Spans
+from dtm.engine.blocks import Batch, Blocks, Row
+from dtm.engine.generation import masked_rows
+from dtm.engine.passes import passes_of
+from dtm.engine.reveal import Stepper
 from dtm.models.transformer import Transformer
 from llada8b_rollouts import decoder_of, make_prompts
 from llada8b_setup import Rig, decoding_model, make_policy
@@ -99,16 +101,22 @@ def attention_by(kernel: SDPBackend | None) -> Iterator[None]:
 def block_writers(bench: Rig, model: Transformer) -> tuple[Callable[[], object], Callable[[], object]]:
     """Write the first block of some rows: by a pass over whole rows, and by that and one over the block."""
     sizes, rows = bench.sizes, bench.sizes.ragged[0]
-    length = sizes.prompt + sizes.completion
-    tokens = torch.full((rows, length), sizes.model.mask_id, device=bench.device)
-    tokens[:, : sizes.prompt] = make_prompts(bench, rows).tokens
-    spans = Spans.of([sizes.prompt] * rows, sizes.block, length, sizes.model.shift, bench.device)
-    cache, places = model.new_cache(rows, length), [(row, 0) for row in range(rows)]
+    prompts, cached = make_prompts(bench, rows), decoder_of(bench, 1, model.fp8)
+    numbers = torch.arange(rows, device=bench.device)[:, None]  # no two prompts share their first pass
+    blocks = Blocks.of(sizes.prompt, sizes.completion, cached)
+    passes = passes_of(model, cached, blocks, numbers, rows)
 
     def write(steps: int) -> object:
-        decoder = replace(decoder_of(bench, 1, model.fp8), tokens_per_step=sizes.block // steps)
+        decoder = replace(cached, tokens_per_step=sizes.block // steps)
+        blocks = Blocks.of(sizes.prompt, sizes.completion, decoder)
+        stepper = Stepper(model, decoder, blocks, blocks.table(bench.device), passes)
+        canvas = masked_rows(prompts, sizes.completion, 1, model.mask_id)
+        working = [Row(number, sizes.block) for number in range(rows)]
+        batch = Batch.of(working, blocks, 0, None, bench.device)
         with bench.autocast(), torch.no_grad():
-            return Round(model, decoder, spans, places, range(rows), 0, cache, None).write(tokens)
+            for since in range(steps):
+                stepper.step(canvas, batch, working, since)
+        return canvas
 
     return lambda: write(1), lambda: write(2)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dtm.capacity.flops import rollout_flops
-from dtm.engine import Decoder, SampledConfidence, decode_rows
+from dtm.engine import Decoder, SampledConfidence, generate
 from dtm.models.fp8 import product, rounded
 from dtm.models.transformer import Transformer
 from dtm.random import stream
@@ -63,15 +63,14 @@ def rollouts_per_second(
 
         prompts = make_prompts(bench, rows)
         with bench.autocast():
-            decode_rows(
+            generate(
                 model,
                 prompts,
                 sizes.completion,
                 decoder,
-                0,
-                rows,
-                ended,
+                batch=rows,
                 between=lambda: stamps.append(bench.stamp()),
+                ended=ended,
             )
 
     if warm:
@@ -150,7 +149,7 @@ def cheap(bench: Rig) -> None:
 
     def whole() -> None:
         with bench.autocast():
-            decode_rows(model, prompts, sizes.completion, decoder, 0, rows)
+            generate(model, prompts, sizes.completion, decoder, batch=rows)
 
     speed = rows / bench.seconds(whole, 2)
     bench.say(f"cached rollouts, one refresh, batch {rows}: {speed:.3f} /s")
@@ -176,7 +175,7 @@ def fp8(bench: Rig) -> None:
     for one in (model, plain):
         how = decoder_of(bench, 1, fp8=one.fp8)
         with bench.autocast():
-            done = decode_rows(one, asked, sizes.completion, how, 0, sizes.compared)
+            done = generate(one, asked, sizes.completion, how, batch=sizes.compared)
         written.append(done.tokens[:, sizes.prompt :])
     same = float((written[0] == written[1]).float().mean())
     bench.say(f"tokens that eight bits leave as they are, by the same noise: {same:.1%}")
@@ -213,7 +212,7 @@ def ragged_speed(bench: Rig, model: Transformer, refresh: int, lengths: list[int
     def run(rows: int) -> None:
         prompts, decoder = make_prompts(bench, rows), decoder_of(bench, refresh, model.fp8)
         with bench.autocast():
-            decode_rows(model, prompts, sizes.completion, decoder, 0, together, ended)
+            generate(model, prompts, sizes.completion, decoder, batch=together, ended=ended)
 
     run(1)  # a row alone is compiled for itself
     # All of it to warm up: for every new number of rows cuDNN prepares itself, for a twentieth of a second.

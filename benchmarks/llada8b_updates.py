@@ -37,6 +37,7 @@ def buffer(bench: Rig, rows: int) -> Replay:
         everywhere,
         everywhere & written,
         torch.zeros_like(tokens),
+        torch.zeros(shape, device=bench.device),
         torch.rand(rows, generator=noise, device=bench.device),
         torch.arange(rows, device=bench.device) // 2,
         0.0,

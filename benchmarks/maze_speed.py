@@ -19,6 +19,8 @@ from pathlib import Path
 import torch
 
 import dtm
+from dtm.capacity.flops import pass_flops
+from dtm.engine import generate
 from dtm.loop import build
 from dtm.loop.trainer import Trainer
 from dtm.models.transformer import Transformer
@@ -107,22 +109,29 @@ def main() -> None:
     flops, speed = peak_flops(device), bandwidth(device)
     length = 3 + task.completion_length
     model: Transformer = trainer.policy.teacher  # type: ignore[assignment]
-    counted, ledger = Passes(length), model.on_pass
+    counted = Passes(length)
     prompts = task.prompts("train", options.rows // 8, stream(0, "prompts")).to(device)
 
     def rollouts() -> None:
         counted.rows = counted.passes = 0
         with trainer.accelerator.autocast():
-            collector.collect(model, prompts, 8, 0.0, stream(0, "noise", device=device))
+            generate(
+                model,
+                prompts,
+                task.completion_length,
+                collector.engine.decoder,
+                completions=8,
+                batch=options.rows,
+            )
 
-    model.on_pass = counted
+    ledger, model.on_pass = model.on_pass, counted
     buffer = seconds(rollouts, 3)
     model.on_pass = ledger
     replay = trainer.open_phase()
     update = seconds(lambda: trainer.step(replay), 20)
     scored = (config.decoding.block or task.completion_length) / 2
     forward = (
-        model.config.flops(length, length, scored) / flops,
+        pass_flops(model.config, length, length, scored) / flops,
         row_bytes(model, length, scored) / speed,
     )
     rows = [

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import dtm
 from dtm.config import EvaluationConfig, OptimizerConfig, ReplayConfig, TiltConfig
+from dtm.engine import LocalEngine
 from dtm.engine.collect import Collector
 from dtm.loop.trainer import Trainer
 from dtm.masking import MaskCount
@@ -87,14 +88,16 @@ def main(pretraining: int = 600, steps: int = 80, width: int = 32) -> tuple[floa
         evaluation=EvaluationConfig(prompts=8, completions=2),
     )
     low, high = task.reward_range
-    collector = Collector(task, Scorer(task.reward, "the maze's own"), dtm.Decoder(), batch=512)
+    engine = LocalEngine(dtm.Decoder(), task.completion_length, batch=512)
+    collector = Collector(task, Scorer(task.reward, "the maze's own"), engine)
     interpolant, callbacks = MaskCount(), [report]
     trainer = Trainer(config, model, collector, dtm.CDTM(), interpolant, high - low, callbacks)
     prompts = task.prompts("train", 96, stream(0, "before and after"))
 
     def reward() -> float:
         """Of π_a: the base before the run, the tuned model after it."""
-        drawn = collector.collect(trainer.policy.teacher, prompts, 16, 0.0, stream(0, "noise"))
+        engine.load(trainer.policy.teacher)
+        drawn = collector.collect(prompts, 16, 0.0, seed=0)
         return float(drawn.rollouts.reward.mean())
 
     before = reward()

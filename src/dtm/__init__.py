@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dtm.api import Run, pretrain, train
     from dtm.config import MethodConfig, RunConfig, TaskConfig
-    from dtm.engine import Decoder, decode
+    from dtm.engine import Decoder, generate
     from dtm.errors import DtmError
     from dtm.losses import AdaptiveControl
     from dtm.methods import CDTM, Method
@@ -38,7 +38,7 @@ _HOMES = {
     "TaskConfig": "dtm.config",
     "Transformer": "dtm.models",
     "TransformerConfig": "dtm.models",
-    "decode": "dtm.engine",
+    "generate": "dtm.engine",
     "load_model": "dtm.models.storage",
     "pretrain": "dtm.api",
     "recipe": "dtm.recipes",
@@ -60,7 +60,7 @@ __all__ = [
     "TaskConfig",
     "Transformer",
     "TransformerConfig",
-    "decode",
+    "generate",
     "load_model",
     "pretrain",
     "recipe",

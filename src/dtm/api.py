@@ -16,8 +16,9 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 
 from dtm.config import EvaluationConfig, RunConfig
+from dtm.engine.collect import Collector
 from dtm.errors import RewardError, require
-from dtm.evaluation.evaluate import Evaluation, evaluate
+from dtm.evaluation.evaluate import Evaluation, evaluate, evaluation_decoder
 from dtm.evaluation.explain import differences
 from dtm.loop.assemble import Assembly, assemble
 from dtm.loop.fingerprint import GROUPS, run_fingerprint
@@ -31,7 +32,7 @@ from dtm.models.merging import for_decoding
 from dtm.models.policy import Policy
 from dtm.models.storage import load_model, save_model
 from dtm.models.transformer import Transformer
-from dtm.random import stream
+from dtm.random import derived_seed, stream
 from dtm.recipes import recipe
 from dtm.report.run import write_report
 from dtm.runs.checkpoint import has_checkpoint
@@ -111,10 +112,10 @@ class Run:
         task, device = assembly.task, assembly.placement.device
         model = assembly.base if base else self.model
         asked = task.prompts("test", prompts, stream(seed, "sample prompts")).to(device)
-        noise = stream(seed, "sample noise", device=device)
+        collector = assembly.collector()
+        collector.engine.load(for_decoding(model.to(device).eval(), assembly.decoder.fp8))
         with assembly.placement.autocast():
-            drawing = for_decoding(model.to(device).eval(), assembly.decoder.fp8)
-            drawn = assembly.collector().collect(drawing, asked, completions, 0.0, noise)
+            drawn = collector.collect(asked, completions, 0.0, derived_seed(seed, "sample noise"))
         return [task.show(p, c) for p, c in zip(drawn.prompts, drawn.completions, strict=True)]
 
 
@@ -240,10 +241,11 @@ def pretrain(
 
 def measure(assembly: Assembly, model: Denoiser, evaluation: EvaluationConfig | None = None) -> Evaluation:
     """Evaluate a model on the task and with the decoder of an assembly."""
-    placement, collector = assembly.placement, assembly.collector()
-    drawing = for_decoding(model.to(placement.device).eval(), assembly.decoder.fp8)
+    placement, setting = assembly.placement, evaluation or assembly.config.evaluation
+    engine = assembly.engine(evaluation_decoder(assembly.decoder, setting))
+    engine.load(for_decoding(model.to(placement.device).eval(), engine.decoder.fp8))
     with placement.autocast():
-        return evaluate(drawing, collector, evaluation or assembly.config.evaluation, placement.device)
+        return evaluate(Collector(assembly.task, assembly.scorer, engine), setting, placement.device)
 
 
 def _save(policy: Policy, config: RunConfig, folder: RunFolder) -> None:

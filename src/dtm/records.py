@@ -94,6 +94,9 @@ class Completions(Sequences):
 
     revealed_at: Int[Tensor, "N L"]
     """The decoding step that revealed each token; -1 on the prompt."""
+    log_prob: Float[Tensor, "N L"]
+    """log π of each token, at temperature 1, at the step that revealed it; 0 on the prompt and on end tokens
+    that were filled in after an early end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,8 @@ class Rollouts(Completions):
         return Rollouts(**{name: getattr(self, name)[rows] for name in ROLLOUT_TENSORS}, tilt=self.tilt)
 
 
-ROLLOUT_TENSORS = ("tokens", "attention", "is_completion", "revealed_at", "reward", "group")
+COMPLETION_TENSORS = ("tokens", "attention", "is_completion", "revealed_at", "log_prob")
+ROLLOUT_TENSORS = (*COMPLETION_TENSORS, "reward", "group")
 
 
 def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
@@ -133,6 +137,7 @@ def _widen(part: Rollouts, width: int) -> Rollouts:
         attention=F.pad(part.attention, (short, 0), value=False),
         is_completion=F.pad(part.is_completion, (short, 0), value=False),
         revealed_at=F.pad(part.revealed_at, (short, 0), value=-1),
+        log_prob=F.pad(part.log_prob, (short, 0)),
     )
 
 
@@ -232,6 +237,21 @@ class Phase:
     """max r − min r; bounds π_{a+h}/π_a by e^{±h·range}, which is the ratio guard."""
     control: float = 1.0
     """c̄*, the best constant control variate by its closed form, from past batches alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """An amount of work, in the units of a budget."""
+
+    seconds: float = 0.0
+    """Wall-clock."""
+    tokens: int = 0
+    """Positions that passed through a model."""
+    flops: int = 0
+    """Floating-point operations."""
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.seconds + other.seconds, self.tokens + other.tokens, self.flops + other.flops)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from dtm.capacity.flops import adapter_flops, rollout_flops, update_flops
-from dtm.engine import Decoder, MaxProbability, decode_rows
+from dtm.engine import Decoder, MaxProbability, generate
 from dtm.models import LoRA, Transformer, TransformerConfig
 from dtm.models.policy import Policy
 from dtm.random import stream
@@ -43,7 +43,7 @@ def test_a_rollout_takes_what_torch_counts(refresh, together):
     decoder = Decoder(
         order=MaxProbability(), block=BLOCK, tokens_per_step=2, cache=cache, refresh=refresh or 1
     )
-    found = counted(lambda: decode_rows(model, prompts, COMPLETION, decoder, 0, 2))
+    found = counted(lambda: generate(model, prompts, COMPLETION, decoder, batch=2))
     assert found == 2 * rollout_flops(SHAPE, PROMPT, COMPLETION, BLOCK, 2, refresh, together)
 
 
@@ -82,13 +82,11 @@ def test_rows_at_different_blocks_take_what_torch_counts():
     def ended(rows, completions, written):
         return [count >= BLOCK * (1 + row % 3) for row, count in zip(rows, written, strict=True)]
 
-    found = counted(lambda: decode_rows(model, prompts, COMPLETION, decoder, 0, 4, ended))
+    found = counted(lambda: generate(model, prompts, COMPLETION, decoder, batch=4, ended=ended))
     assert found == sum(told)
 
 
-@pytest.mark.parametrize(
-    "fields", [{}, {"kv_heads": 1}, {"layers": 3, "ffn": 40}, {"embedding_size": 16}, {"head_width": 12}]
-)
+@pytest.mark.parametrize("fields", [{}, {"kv_heads": 1}, {"layers": 3, "ffn": 40}, {"embedding_size": 16}])
 def test_a_forward_pass_and_a_backward_pass_of_twice_as_much(fields):
     shape = TransformerConfig(
         **{

@@ -138,7 +138,7 @@ def test_the_parts_add_up_and_follow_the_setting():
     assert averaged.adapters == 12 * adapter_parameters(config, lora)
     assert adapted.optimizer == 12 * adapter_parameters(config, lora)
     assert adapted.logits == 6 * 4 * 8 * 4 * 50
-    assert adapted.buffer == 10 * (32 * 18 + 12)
+    assert adapted.buffer == 10 * (32 * 22 + 12)
     assert "total" in str(full)
 
 

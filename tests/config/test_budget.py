@@ -234,7 +234,7 @@ def test_all_methods_are_asked_the_same_prompts_in_the_same_order(tiny, make_tra
     sequences = {}
     for name in ("c-dtm", "spg", "wd1", "vrpo"):
         asked.clear()
-        config = replace(tiny, budget=BUDGET, method=configure_method(name))
+        config = replace(tiny, budget="2e4tokens", method=configure_method(name))
         make_trainer(config).run()
         sequences[name] = list(asked)
     shortest = min(map(len, sequences.values()))

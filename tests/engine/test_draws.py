@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dtm.engine import ORDERS, SampledConfidence
-from dtm.engine.draws import look, look_for
+from dtm.engine.draws import draw_function, draw_tokens
 from dtm.engine.noise import candidate_keys, exponential, row_keys, uniform
 from dtm.random import stream
 from dtm.verify.tabular import Tabular
@@ -18,7 +18,8 @@ VOCABULARY, MASK = 7, 4
 
 
 def some_keys(rows: int) -> torch.Tensor:
-    return candidate_keys(row_keys(0, [(0, 0)], torch.device("cpu")), 0, rows)[0]
+    zero = torch.zeros(1, dtype=torch.long)
+    return candidate_keys(row_keys(0, zero, zero), zero, rows)[0]
 
 
 @pytest.mark.parametrize("name", ORDERS)
@@ -31,15 +32,17 @@ def test_it_is_the_gumbel_rule_written_out(name, temperature):
     log_pi = plain.log_softmax(-1)
     gumbel = -exponential(keys, VOCABULARY, torch.float32).log()
     order = ORDERS[name]()
-    drawn, score, peak = look(logits, keys, (VOCABULARY, MASK), temperature, order, True)
+    drawn, log_prob, score, peak = draw_tokens(logits, keys, (VOCABULARY, MASK), temperature, order, True)
     assert torch.equal(drawn, (log_pi / temperature + gumbel if temperature else log_pi).argmax(-1))
+    torch.testing.assert_close(log_prob, log_pi.gather(1, drawn[:, None])[:, 0])  # not tempered
     torch.testing.assert_close(score, order.score(log_pi, drawn, uniform(keys)))
     torch.testing.assert_close(peak, log_pi.exp().amax(-1))
 
 
 def test_tokens_come_with_their_probabilities():
     logits = torch.tensor([[0.0, 1.0, -1.0, 0.5, 9.0, 0.0, 0.0]]).expand(40_000, -1)
-    drawn, *_ = look(logits.clone(), some_keys(40_000), (VOCABULARY, MASK), 1.0, SampledConfidence(), False)
+    settings = (VOCABULARY, MASK), 1.0, SampledConfidence(), False
+    drawn, *_ = draw_tokens(logits.clone(), some_keys(40_000), *settings)
     found = drawn.bincount(minlength=VOCABULARY) / 40_000
     expected = logits[0].masked_fill(torch.arange(VOCABULARY) == MASK, -torch.inf).softmax(-1)
     torch.testing.assert_close(found, expected, atol=0.01, rtol=0)
@@ -49,18 +52,19 @@ def test_tokens_come_with_their_probabilities():
 TRACED = """
 import torch
 from dtm.engine import SampledConfidence
-from dtm.engine.draws import look
+from dtm.engine.draws import draw_tokens
 from dtm.engine.noise import candidate_keys, row_keys
 from dtm.models import Transformer, TransformerConfig, transformer
 from dtm.models.merging import for_decoding
 
-traced = torch.compile(look, backend="aot_eager", fullgraph=True)
+traced = torch.compile(draw_tokens, backend="aot_eager", fullgraph=True)
 for rows in (3, 8, 21):
     logits = torch.randn(rows, 9, generator=torch.Generator().manual_seed(rows))
-    keys = candidate_keys(row_keys(0, [(0, 0)], torch.device("cpu")), 0, rows)[0]
+    zero = torch.zeros(1, dtype=torch.long)
+    keys = candidate_keys(row_keys(0, zero, zero), zero, rows)[0]
     settings = keys, (7, 4), 0.7, SampledConfidence(), True
-    for found, wanted in zip(traced(logits.clone(), *settings), look(logits.clone(), *settings), strict=True):
-        assert torch.equal(found, wanted)
+    results = traced(logits.clone(), *settings), draw_tokens(logits.clone(), *settings)
+    assert all(torch.equal(found, wanted) for found, wanted in zip(*results, strict=True))
 
 shape = TransformerConfig(vocab_size=9, mask_id=8, eos_id=0, width=32, layers=2, heads=2, ffn=48)
 model = for_decoding(Transformer(shape, torch.Generator().manual_seed(0)).eval(), fp8=True)
@@ -81,9 +85,9 @@ def test_what_is_compiled_on_a_gpu_can_be_traced_whole():
     assert done.stdout == "whole\n", done.stderr
 
 
-def test_only_models_compiled_on_a_gpu_draw_in_fused_passes():
+def test_only_models_compiled_on_a_gpu_draw_with_the_compiled_function():
     model = Tabular(torch.zeros(9, 2, 2))
-    assert look_for(model, torch.device("cuda")) is look
+    assert draw_function(model, torch.device("cuda")) is draw_tokens
     model.compiled = True
-    assert look_for(model, torch.device("cpu")) is look
-    assert look_for(model, torch.device("cuda")) is not look
+    assert draw_function(model, torch.device("cpu")) is draw_tokens
+    assert draw_function(model, torch.device("cuda")) is not draw_tokens

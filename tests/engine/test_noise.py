@@ -11,15 +11,19 @@ from scipy import stats
 
 from dtm.engine.noise import _fractions, candidate_keys, exponential, row_keys, uniform
 
-CPU = torch.device("cpu")
+
+def rows_at(*places: tuple[int, int], seed: int = 0) -> torch.Tensor:
+    """Keys of rows, each given by its number and its block."""
+    row, block = torch.tensor(places, dtype=torch.long).reshape(-1, 2).unbind(1)
+    return row_keys(seed, row, block)
 
 
 def keys(seed: int = 0, row: int = 0, block: int = 0, step: int = 0, width: int = 3) -> torch.Tensor:
-    return candidate_keys(row_keys(seed, [(row, block)], CPU), step, width)[0]
+    return candidate_keys(rows_at((row, block), seed=seed), torch.tensor([step]), width)[0]
 
 
 def test_it_is_a_function_of_its_place_whoever_is_beside_it():
-    together = candidate_keys(row_keys(0, [(4, 0), (5, 2)], CPU), 1, 6)
+    together = candidate_keys(rows_at((4, 0), (5, 2)), torch.tensor([3, 1]), 6)
     assert torch.equal(together[1, :3], keys(row=5, block=2, step=1))
     drawn = exponential(together[1], 50, torch.float32)
     assert torch.equal(drawn[:3, :20], exponential(keys(row=5, block=2, step=1), 20, torch.float32))
@@ -34,7 +38,7 @@ def test_the_highest_word_is_no_infinity():
 
 
 def test_no_rows_have_no_noise():
-    assert candidate_keys(row_keys(0, [], CPU), 0, 4).shape == (0, 4, 2)
+    assert candidate_keys(rows_at(), torch.tensor([], dtype=torch.long), 4).shape == (0, 4, 2)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -63,6 +67,16 @@ def test_uniform_numbers_have_their_law_and_are_not_those_of_the_tokens():
     assert abs(float(torch.corrcoef(torch.stack([drawn.double(), tokens]))[0, 1])) < 0.02
 
 
+def test_rows_and_blocks_share_no_keys():
+    numbers = torch.arange(20_000).repeat_interleave(16)
+    found = torch.cat([row_keys(seed, numbers, torch.arange(16).repeat(20_000)) for seed in range(2)])
+    assert len(found.unique(dim=0)) == len(found)
+    for word in found.unbind(1):  # as many collisions as 32 random bits have
+        assert 0 <= len(word) - len(word.unique()) < 100
+        counts = torch.bincount((word.long() >> 24) + 128, minlength=256).double()
+        assert stats.chisquare(counts.numpy()).pvalue > 1e-4
+
+
 @pytest.mark.parametrize("other", [{"seed": 1}, {"row": 1}, {"block": 1}, {"step": 1}])
 def test_neighbours_have_nothing_in_common(other):
     one, two = (exponential(keys(**place, width=8), 20_000, torch.float64) for place in ({}, other))
@@ -89,7 +103,8 @@ ON_A_GPU = """
 import torch
 from dtm.engine.noise import _bits, candidate_keys, exponential, row_keys
 
-keys = candidate_keys(row_keys(0, [(0, 0)], torch.device("cpu")), 0, 64)[0]
+zero = torch.zeros(1, dtype=torch.long)
+keys = candidate_keys(row_keys(0, zero, zero), zero, 64)[0]
 token = torch.arange(1000, dtype=torch.int32)
 for bits, draw in ((_bits, exponential), (torch.compile(_bits), torch.compile(exponential))):
     assert torch.equal(bits(keys[:, None].cuda(), token.cuda()).cpu(), _bits(keys[:, None], token))

@@ -77,11 +77,22 @@ def collector_of(config):
     return assemble(config).collector()
 
 
+def exact_engine(collector, config):
+    """The engine that a run audits with."""
+    return assemble(config).engine(collector.engine.decoder.without_shortcuts)
+
+
+def load(model, *engines):
+    for engine in engines:
+        engine.load(model)
+
+
 def test_a_model_of_one_layer_agrees_with_itself_in_every_token(cached):
     collector = collector_of(cached)
-    model = assemble(cached).base.eval()  # one layer: its cache is exact
+    exact = exact_engine(collector, cached)
+    load(assemble(cached).base.eval(), collector.engine, exact)  # its cache is exact
     prompts = collector.task.prompts("train", 6, stream(0, "prompts"))
-    found = audit(collector, model, model, prompts, 4, stream(0, "audit"))
+    found = audit(collector, exact, prompts, 4, seed=0)
     assert (found.rows, found.agreement, found.mean_shift, found.error) == (4, 1.0, 0.0, 0.0)
 
 
@@ -101,7 +112,9 @@ def test_deeper_models_agree_in_part_and_the_reward_is_that_of_both_decodings(ca
 
     scored = replace(collector, scorer=build_scorer(deep, collector.task, reward))
     prompts = collector.task.prompts("train", 16, stream(0, "prompts"))
-    found = audit(scored, model, model, prompts, 16, stream(0, "audit"))
+    exact = exact_engine(collector, deep)
+    load(model, scored.engine, exact)
+    found = audit(scored, exact, prompts, 16, seed=0)
     assert found.rows == 16
     assert found.mean_shift == -1.0
     assert 0 < found.agreement < 1
@@ -202,10 +215,11 @@ def test_rollouts_in_eight_bits_are_compared_with_the_weights_themselves(eight_b
     collector, prompts = trainer.collector, trainer.sampling._prompts(0, 8)
     low, exact = trainer.policy.pi_a(fp8=True), trainer.policy.pi_a()
     assert (low.fp8, exact.fp8) == (True, False)
-    plain = replace(collector, decoder=collector.decoder.without_shortcuts)
-    assert audit(plain, exact, exact, prompts, 8, stream(0, "audit")).agreement == 1.0
+    plain = exact_engine(collector, eight_bits)
+    plain.load(exact)
+    assert audit(replace(collector, engine=plain), plain, prompts, 8, seed=0).agreement == 1.0
     with pytest.raises(ConfigError, match="the model given has fp8 True"):
-        audit(collector, low, low, prompts, 8, stream(0, "audit"))
+        plain.load(low)
 
 
 def test_past_the_limit_eight_bits_are_given_up_for_the_weights_themselves(eight_bits, make_trainer):

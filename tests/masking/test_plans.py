@@ -50,7 +50,8 @@ def rollouts(rows: int = 64, ends: bool = True) -> Rollouts:
     written = (torch.arange(PROMPT + LENGTH) >= PROMPT).expand(tokens.shape)
     steps = torch.rand(rows, LENGTH, generator=noise).argsort(1)
     steps = torch.cat([torch.full((rows, PROMPT), -1), steps], dim=1)
-    return Rollouts(tokens, attention, written, steps, torch.zeros(rows), torch.arange(rows), 0.0)
+    drawn = torch.zeros(tokens.shape), torch.zeros(rows), torch.arange(rows)
+    return Rollouts(tokens, attention, written, steps, *drawn, 0.0)
 
 
 def test_a_completion_counts_up_to_its_first_end_token():

@@ -77,7 +77,9 @@ def rollouts(reward=None) -> Rollouts:
     given = torch.rand(12, generator=noise).index_fill(0, torch.tensor([3, 4, 5]), 0.3)
     group = torch.arange(4).repeat_interleave(3)
     reward = given if reward is None else torch.tensor(reward)
-    return Rollouts(tokens, torch.ones_like(written), written, steps, reward, group, 0.0)
+    return Rollouts(
+        tokens, torch.ones_like(written), written, steps, torch.zeros(tokens.shape), reward, group, 0.0
+    )
 
 
 def batch(settings, drawn: Rollouts | None = None):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dtm.capacity.memory import fp8_bytes
-from dtm.engine import Decoder, decode, decode_rows
+from dtm.engine import Decoder, generate
 from dtm.errors import ConfigError
 from dtm.models import LoRA, Policy, Transformer, TransformerConfig
 from dtm.models import fp8 as module
@@ -140,7 +140,7 @@ def test_rows_decoded_in_eight_bits_do_not_depend_on_each_other(changes, cache):
     low = for_decoding(transformer(**changes), fp8=True)
     prompts = Prompts(TOKENS, EVERYWHERE, [None] * len(TOKENS))
     decoder = Decoder(block=4, tokens_per_step=2, cache=cache, fp8=True)
-    together, alone = (decode_rows(low, prompts, 12, decoder, 0, batch).tokens for batch in (3, 1))
+    together, alone = (generate(low, prompts, 12, decoder, batch=batch).tokens for batch in (3, 1))
     assert torch.equal(together, alone)
 
 
@@ -149,17 +149,14 @@ def test_a_decoder_takes_the_weights_that_it_names_and_no_others():
     prompts = Prompts(TOKENS, EVERYWHERE, [None] * len(TOKENS))
     low = for_decoding(model, fp8=True)
     for given, asked in ((model, True), (low, False)):
-        with pytest.raises(ConfigError, match=f"decoding.fp8 is {asked}, and the model given has fp8"):
-            decode_rows(given, prompts, 4, Decoder(fp8=asked), 0, 3)
-        with pytest.raises(ConfigError, match="for_decoding"):
-            decode(given, prompts, 4, Decoder(fp8=asked), stream(0, "noise"))
+        with pytest.raises(ConfigError, match=f"decoding.fp8 is {asked}, and .* fp8 .*for_decoding"):
+            generate(given, prompts, 4, Decoder(fp8=asked))
 
 
 def test_eight_bits_are_a_shortcut_and_exact_decoding_goes_without():
     decoder = Decoder(fp8=True)
     assert decoder.takes_shortcuts
     assert not decoder.is_exact
-    assert not decoder.is_ragged
     assert decoder.without_shortcuts == replace(decoder, fp8=False)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import dtm
-from dtm.engine import Decoder, SampledConfidence, decode_rows
+from dtm.engine import Decoder, SampledConfidence, generate
 from dtm.models import LoRA, Policy, Transformer, TransformerConfig
 from dtm.models.block import Block
 from dtm.models.merging import merged
@@ -70,11 +70,11 @@ def test_a_merged_model_writes_what_the_adapted_one_writes(changes, cache):
     prompts = Prompts(TOKENS, torch.ones_like(TOKENS, dtype=torch.bool), [None] * len(TOKENS))
     decoder = Decoder(order=SampledConfidence(), block=4, tokens_per_step=2, cache=cache)
     found, expected = (
-        decode_rows(model, prompts, 12, decoder, 0, 2).tokens
+        generate(model, prompts, 12, decoder, batch=2).tokens
         for model in (merged(made.teacher), made.teacher)
     )
     assert torch.equal(found, expected)
-    other = decode_rows(made.base, prompts, 12, decoder, 0, 2).tokens
+    other = generate(made.base, prompts, 12, decoder, batch=2).tokens
     assert not torch.equal(other, expected)
 
 

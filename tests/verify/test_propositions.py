@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtm import engine as decoding
-from dtm import losses
+from dtm import engine, losses
 from dtm.engine import Decoder
 from dtm.masking import mask_count
 from dtm.methods import CONTROL_VARIATES, c_dtm
@@ -127,15 +126,10 @@ class Greedy:
         return log_pi.gather(-1, drawn[:, None]).squeeze(-1)
 
 
-def warm(denoiser, prompts, length, decoder, generator):
+def warm(model, prompts, length, decoder, **settings):
     """Samples at temperature 0.8, whatever it is told."""
-    return decoding.decode(
-        denoiser,
-        prompts,
-        length,
-        Decoder(order=decoder.order, block=decoder.block, temperature=0.8),
-        generator,
-    )
+    other = Decoder(order=decoder.order, block=decoder.block, temperature=0.8)
+    return engine.generate(model, prompts, length, other, **settings)
 
 
 MUTATIONS = {
@@ -149,8 +143,8 @@ MUTATIONS = {
     "leftmost-masks-4b": ("4b", bridge, "mask_cells", leftmost_cells),
     "leftmost-masks-4c": ("4c", mask_count, "mask_cells", leftmost_cells),
     "biased-order": ("1b", claims.decoding, "ORDERS", {"greedy": Greedy}),
-    "warm-sampler-1c": ("1c", claims.decoding, "decode", warm),
-    "warm-sampler-12d": ("12d", claims.decoding, "decode", warm),
+    "warm-sampler-1c": ("1c", claims.decoding, "generate", warm),
+    "warm-sampler-12d": ("12d", claims.decoding, "generate", warm),
     "tight-guard": ("11b", losses, "within_ratio_bound", lambda q, g, bound: true_guard(q, g, bound / 4)),
     "gained-twice": ("6a", losses, "gained_kl", lambda *arguments: 2 * true_gain(*arguments)),
     "naive-weights": ("13a", losses, "advantage", lambda log_w, c: (log_w + 500).exp() - c * math.exp(500)),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dtm.capacity.memory import Memory, TrainingShape, estimate
-from dtm.engine.rounds import HEAD_ROWS
+from dtm.engine.draws import head_rows
 from dtm.errors import ConfigError
 from dtm.models.shape import TransformerConfig
 
@@ -58,7 +58,7 @@ def fit(model: TransformerConfig, run: TrainingShape, block: int, limit: int) ->
 
     def decodes(nf4: bool, cached: bool) -> Callable[[int], bool]:
         def fits(rows: int) -> bool:
-            held = min(rows * block, HEAD_ROWS) if cached else rows * block
+            held = min(rows * block, head_rows(model.vocab_size))
             decoding = replace(run, nf4=nf4, rows=0, decoded=rows, candidates=held, cached=cached)
             return _total(model, decoding) <= limit
 

@@ -15,7 +15,7 @@ import torch
 from dtm.capacity.flops import rollout_flops, update_flops
 from dtm.capacity.memory import TrainingShape
 from dtm.config import RunConfig
-from dtm.engine import Decoder, decode_all
+from dtm.engine import Decoder, generate
 from dtm.masking import MaskCount, Masking
 from dtm.methods.mdm import mdm_loss
 from dtm.models.denoiser import Denoiser
@@ -70,7 +70,7 @@ class Timing:
         prompts = self.task.prompts("train", rows, stream(0, "forecast")).to(self.placement.device)
         model, length = for_decoding(self.model, decoder.fp8), self.task.completion_length
         with self.placement.autocast():
-            return _seconds(lambda: decode_all(model, prompts, length, decoder, self._noise(), rows)) / rows
+            return _seconds(lambda: generate(model, prompts, length, decoder, batch=rows)) / rows
 
     def _noise(self) -> torch.Generator:
         return stream(0, "forecast", device=self.placement.device)

@@ -117,7 +117,7 @@ def estimate(model: TransformerConfig, run: TrainingShape) -> Memory:
         activations=activations(model, run),
         logits=_LOGIT_COPIES * 4 * min(run.rows * run.scored, run.held or run.rows * run.scored) * model.rows,
         rollouts=rollouts(model, run),
-        buffer=run.rollouts * (run.length * (8 + 8 + 1 + 1) + 4 + 8),
+        buffer=run.rollouts * (run.length * (8 + 8 + 4 + 1 + 1) + 4 + 8),
     )
 
 

@@ -32,15 +32,6 @@ MEASURED = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """An amount of work in all three units."""
-
-    seconds: float
-    tokens: int
-    flops: int
-
-
-@dataclass(frozen=True, slots=True)
 class Budget:
     """An amount of one unit."""
 

@@ -93,7 +93,7 @@ class ReplayConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerConfig:
-    """AdamW. Annealing restarts moments and schedule in each phase; iterating keeps them at a constant rate."""
+    """AdamW. Annealing restarts moments and schedule in each phase; iterating keeps both, constant rate."""
 
     lr: float = 1e-4
     """η, the peak learning rate."""

@@ -1,18 +1,21 @@
-"""From a denoiser and prompts to finished sequences."""
+"""From a denoiser and prompts to finished sequences: `generate`, and the `RolloutEngine` around it."""
 
-from dtm.engine.batches import decode_all
+from dtm.engine.base import RolloutEngine
+from dtm.engine.decoder import Decoder
+from dtm.engine.generation import Ended, at_end_token, generate
+from dtm.engine.local import LocalEngine
 from dtm.engine.orders import ORDERS, MaxProbability, Order, SampledConfidence, Uniform
-from dtm.engine.ragged import decode_rows
-from dtm.engine.sampler import Decoder, decode
 
 __all__ = [
     "ORDERS",
     "Decoder",
+    "Ended",
+    "LocalEngine",
     "MaxProbability",
     "Order",
+    "RolloutEngine",
     "SampledConfidence",
     "Uniform",
-    "decode",
-    "decode_all",
-    "decode_rows",
+    "at_end_token",
+    "generate",
 ]

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from dtm.engine import Decoder, decode_all
+from dtm.engine.base import RolloutEngine
 from dtm.errors import RewardError, require
-from dtm.models.denoiser import Denoiser
 from dtm.random import stream
-from dtm.records import Prompts, Rollouts, join_prompts
+from dtm.records import COMPLETION_TENSORS, Prompts, Rollouts, join_prompts
 from dtm.tasks.base import Task
 from dtm.tasks.rewards import Scorer
 
 
 def prompts_in_order(task: Task, first: int, count: int, chunk: int, seed: int) -> Prompts:
-    """``count`` training prompts from the ``first`` on, in the order that the seed stands for.
+    """Return ``count`` training prompts from number ``first`` on, in the seed's order.
 
-    The order is drawn in chunks and does not depend on how many are asked at a time: two objectives that
-    take differently many between updates are still asked the same prompts one after the other.
+    The order is drawn in chunks and does not depend on how many are asked at a time: two methods that take
+    different numbers of prompts between updates still see the same prompts in the same order.
     """
     parts = []
     for number in range(first // chunk, -(-(first + count) // chunk)):
@@ -46,36 +44,18 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Everything that rollouts need apart from the model, the prompts and the noise."""
+    """A task, its reward, and the engine that draws; the model is the one that the engine has loaded."""
 
     task: Task
     scorer: Scorer
-    decoder: Decoder
-    batch: int
-    """Sequences decoded together."""
-    between: Callable[[], None] = lambda: None
-    """Called between batches; may raise to stop early (SIGTERM)."""
+    engine: RolloutEngine
 
     def collect(
-        self,
-        denoiser: Denoiser,
-        prompts: Prompts,
-        completions: int,
-        tilt: float,
-        generator: torch.Generator,
-        first_group: int = 0,
+        self, prompts: Prompts, completions: int, tilt: float, seed: int, first_group: int = 0
     ) -> Collected:
-        """``completions`` rewarded rollouts for each prompt; prompt j gets group ``first_group + j``."""
+        """Return ``completions`` rewarded rollouts of each prompt; prompt j is group ``first_group + j``."""
+        finished = self.engine.generate(prompts, completions, seed)
         repeated = prompts.repeat(completions)
-        finished = decode_all(
-            denoiser,
-            repeated,
-            self.task.completion_length,
-            self.decoder,
-            generator,
-            self.batch,
-            self.between,
-        )
         views = self.task.read(finished.tokens[:, prompts.tokens.shape[1] :])
         scores = self.scorer(repeated.views, views, repeated.columns)
         keep = [row for row, score in enumerate(scores) if score is not None]
@@ -88,13 +68,10 @@ class Collector:
         rows = torch.tensor(keep, device=device)
         group = first_group + torch.arange(len(prompts), device=device).repeat_interleave(completions)
         rollouts = Rollouts(
-            finished.tokens[rows],
-            finished.attention[rows],
-            finished.is_completion[rows],
-            finished.revealed_at[rows],
-            torch.tensor([scores[row] for row in keep], dtype=torch.float32, device=device),
-            group[rows],
-            tilt,
+            **{name: getattr(finished, name)[rows] for name in COMPLETION_TENSORS},
+            reward=torch.tensor([scores[row] for row in keep], dtype=torch.float32, device=device),
+            group=group[rows],
+            tilt=tilt,
         )
         return Collected(
             rollouts,

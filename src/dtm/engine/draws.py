@@ -1,39 +1,85 @@
-"""From logits to a drawn token, its score and the peak, at each position: pure, in few passes over V.
+"""From hidden states to drawn tokens with their scores: pure, with few passes over the vocabulary.
 
 Over a vocabulary of 126,464 ten passes over the distributions take as long as the product that made them.
-Each operation here is a pass or two unless they are fused, which torch.compile does for models that are
-compiled on a GPU; elsewhere it is plain arithmetic.
+Each operation here is a pass or two unless they are fused. torch.compile fuses them for compiled models on a
+GPU; elsewhere they run one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int, Int32
 from torch import Tensor
 
+from dtm.engine.decoder import Decoder
 from dtm.engine.noise import exponential, uniform
 from dtm.engine.orders import Order
 from dtm.models.denoiser import Denoiser, log_distribution
 
-Looked = tuple[Int[Tensor, " N"], Float[Tensor, " N"], Float[Tensor, " N"]]
-"""Tokens, their scores, and the probability of the likeliest token (or nothing in particular)."""
+HEAD_ROWS = 1024
+"""Positions whose distributions are held at a time; over a vocabulary of 126,464 that is half a gigabyte."""
+HELD = 2**26
+"""Logits held at a time where a smaller vocabulary allows more positions."""
 
 
-def look(
-    logits: Float[Tensor, "N W"],
-    keys: Int32[Tensor, "N 2"],
+class Draws(NamedTuple):
+    """One token drawn at each of C positions."""
+
+    tokens: Int[Tensor, " C"]
+    log_prob: Float[Tensor, " C"]
+    """log π of the drawn token, at temperature 1."""
+    score: Float[Tensor, " C"]
+    """The order's score; the highest are revealed first."""
+    peak: Float[Tensor, " C"]
+    """Probability of the most likely token; filled only if the decoder has a certainty."""
+
+
+def head_rows(vocab_size: int) -> int:
+    """Return how many positions have their distributions in memory at a time.
+
+    >>> head_rows(126_464), head_rows(256)
+    (1024, 262144)
+    """
+    return max(HEAD_ROWS, HELD // vocab_size)
+
+
+def draw(
+    model: Denoiser, decoder: Decoder, states: Float[Tensor, "C D"], keys: Int32[Tensor, "C 2"]
+) -> Draws:
+    """Draw a token from each hidden state with the noise of ``keys``."""
+    size, step = head_rows(model.vocab_size), draw_function(model, states.device)
+    parts = [
+        step(
+            model.head(states[first : first + size]),
+            keys[first : first + size],
+            (model.vocab_size, model.mask_id),
+            decoder.temperature,
+            decoder.order,
+            decoder.certainty is not None,
+        )
+        for first in range(0, max(len(states), 1), size)
+    ]
+    if len(parts) == 1:
+        return Draws(*parts[0])
+    return Draws(*(torch.cat(values) for values in zip(*parts, strict=True)))
+
+
+def draw_tokens(
+    logits: Float[Tensor, "C W"],
+    keys: Int32[Tensor, "C 2"],
     tokens: tuple[int, int],
     temperature: float,
     order: Order,
     peaks: bool,
-) -> Looked:
-    """Draw by the Gumbel-max rule, argmax of log π / τ − log E with exponential E, and score what is drawn.
+) -> tuple[Int[Tensor, " C"], Float[Tensor, " C"], Float[Tensor, " C"], Float[Tensor, " C"]]:
+    """Draw by the Gumbel-max rule, argmax of log π / τ − log E with exponential E; return `Draws`' fields.
 
-    At temperature 0 the likeliest token is taken. Noise is that of the ``keys``; ``tokens`` are the size of
-    the vocabulary and the mask.
+    Temperature 0 takes the most likely token. ``tokens`` are the size of the vocabulary and the mask id;
+    ``peaks`` asks for the highest probability.
     """
     log_pi, ranks = log_distribution(logits, *tokens), uniform(keys)
     if temperature == 0:
@@ -41,16 +87,17 @@ def look(
     else:
         noise = exponential(keys, tokens[0], log_pi.dtype)
         drawn = noise.log_().add_(log_pi, alpha=-1 / temperature).argmin(-1)
+    log_prob = log_pi.gather(-1, drawn[:, None]).squeeze(-1)
     score = order.score(log_pi, drawn, ranks.to(log_pi.dtype))
-    return drawn, score, log_pi.amax(-1).exp() if peaks else ranks
+    return drawn, log_prob.float(), score, log_pi.amax(-1).exp() if peaks else ranks
 
 
-def look_for(denoiser: Denoiser, device: torch.device) -> Callable[..., Looked]:
-    """The fused form for models that are compiled on a GPU, the plain one for others."""
-    return fused() if denoiser.compiled and device.type == "cuda" else look
+def draw_function(model: Denoiser, device: torch.device) -> Callable[..., tuple[Tensor, ...]]:
+    """Return `draw_tokens`, compiled if the model is compiled and on a GPU."""
+    return compiled() if model.compiled and device.type == "cuda" else draw_tokens
 
 
 @cache
-def fused() -> Callable[..., Looked]:
-    """`look`, compiled: for one number of positions first, and as soon as that changes for any."""
-    return torch.compile(look)
+def compiled() -> Callable[..., tuple[Tensor, ...]]:
+    """Return `draw_tokens` compiled: for the first number of positions, then for any number."""
+    return torch.compile(draw_tokens)

@@ -1,8 +1,8 @@
-"""Completing prompts of any lengths, so that what an item gets does not depend on the others.
+"""Complete prompts of any lengths, so that the completion of an item does not depend on the others.
 
-Prompts of one length share batches, whatever the order of the items: nothing is padded, because a mask
-changes kernels and with them the last bits, which decide between tokens that are almost equally likely. What
-is left is kernels that look at the number of rows; with one row a batch the numbers are the item's own.
+Prompts of one length share batches, whatever the order of the items. Nothing is padded: a mask changes
+kernels and with them the last bits, which decide between tokens that are almost equally likely. Kernels may
+still depend on the number of rows; in batches of one row an item's numbers are its own.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dtm.engine import Decoder, decode
+from dtm.engine import Decoder, generate
 from dtm.models.denoiser import Denoiser
-from dtm.random import stream
+from dtm.random import derived_seed
 from dtm.records import Completions, Prompts
 from dtm.tasks.language.task import pad_left
 
 Done = Callable[[int, int], None]
-"""Hears how many items a batch has finished, and how many there are in all."""
+"""Called with the number of items that a batch has finished, and the number of all items."""
 
 
 def complete(
-    denoiser: Denoiser,
+    model: Denoiser,
     prompts: Sequence[Sequence[int]],
     length: int,
     decoder: Decoder,
@@ -33,17 +33,17 @@ def complete(
     device: torch.device,
     done: Done = lambda rows, items: None,
 ) -> Int[Tensor, "N C"]:
-    """``length`` tokens for each prompt."""
+    """Return ``length`` tokens for each prompt."""
     written = torch.empty(len(prompts), length, dtype=torch.long)
     for rows in batches(prompts, batch):
-        finished = complete_batch(denoiser, [prompts[row] for row in rows], length, decoder, device)
+        finished = complete_batch(model, [prompts[row] for row in rows], length, decoder, device)
         written[rows] = finished.tokens[:, -length:].cpu()
         done(len(rows), len(prompts))
     return written
 
 
 def batches(prompts: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]:
-    """Rows of one length each, at most ``size`` together; the same batches for any order of the prompts.
+    """Yield rows of one length each, at most ``size`` together; the same batches for any order.
 
     >>> list(batches([[7, 8], [9], [5, 6], [4, 4]], 2))
     [[1], [3, 2], [0]]
@@ -55,14 +55,15 @@ def batches(prompts: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]:
 
 
 def complete_batch(
-    denoiser: Denoiser,
+    model: Denoiser,
     prompts: Sequence[Sequence[int]],
     length: int,
     decoder: Decoder,
     device: torch.device,
     seed: int = 0,
 ) -> Completions:
-    """One batch, with the step at which each token was revealed."""
-    tokens, attention = pad_left(prompts, denoiser.eos_id)
+    """Return the completions of one batch, with the step and log-probability of each token."""
+    tokens, attention = pad_left(prompts, model.eos_id)
     asked = Prompts(tokens, attention, list(prompts)).to(device)
-    return decode(denoiser, asked, length, decoder, stream(seed, "completion", device=device))
+    noise = derived_seed(seed, "completion")
+    return generate(model, asked, length, decoder, seed=noise, batch=len(prompts))

@@ -1,4 +1,4 @@
-"""Measuring a model on a task's held-out prompts, the same prompts every time."""
+"""Evaluate a model on a task's held-out prompts, the same prompts every time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from dtm.config import EvaluationConfig
+from dtm.engine import Decoder
 from dtm.engine.collect import Collector
 from dtm.evaluation.length import effective_lengths
-from dtm.models.denoiser import Denoiser
-from dtm.random import stream
+from dtm.random import derived_seed, stream
 from dtm.records import Prompts
 from dtm.tasks.base import Task
 
@@ -33,22 +33,20 @@ class Evaluation:
 
 
 def held_out(task: Task, config: EvaluationConfig) -> Prompts:
-    """The prompts that an evaluation asks."""
+    """Return the prompts of an evaluation."""
     return task.prompts(config.split, config.prompts, stream(EVALUATION_SEED, "test-prompts"))
 
 
-def evaluate(
-    denoiser: Denoiser,
-    collector: Collector,
-    config: EvaluationConfig,
-    device: torch.device,
-) -> Evaluation:
-    """Decode the held-out prompts and measure the completions."""
+def evaluation_decoder(decoder: Decoder, config: EvaluationConfig) -> Decoder:
+    """Return the decoder of evaluations: a run's own, at the evaluation's temperature if that is set."""
+    return decoder if config.temperature is None else replace(decoder, temperature=config.temperature)
+
+
+def evaluate(collector: Collector, config: EvaluationConfig, device: torch.device) -> Evaluation:
+    """Complete the held-out prompts with the collector's engine and measure the completions."""
     prompts = held_out(collector.task, config)
-    generator = stream(EVALUATION_SEED, "evaluation", device=device)
-    if config.temperature is not None:
-        collector = replace(collector, decoder=replace(collector.decoder, temperature=config.temperature))
-    collected = collector.collect(denoiser, prompts.to(device), config.completions, 0.0, generator)
+    seed = derived_seed(EVALUATION_SEED, "evaluation")
+    collected = collector.collect(prompts.to(device), config.completions, 0.0, seed)
     rollouts = collected.rollouts
     # The best possible is known for the task's own reward alone.
     own = collector.scorer.function == collector.task.reward

@@ -16,9 +16,9 @@ from dtm.capacity.memory import Memory, TrainingShape, estimate, parameters
 from dtm.capacity.preflight import check_device, check_fp8, check_memory, recomputed_blocks
 from dtm.config import RunConfig, TaskConfig
 from dtm.config.registry import load_method_class
-from dtm.engine import ORDERS, Decoder
+from dtm.engine import ORDERS, Decoder, LocalEngine, RolloutEngine
 from dtm.engine.collect import Collector
-from dtm.engine.rounds import HEAD_ROWS
+from dtm.engine.draws import head_rows
 from dtm.errors import nearest, require
 from dtm.loading import load_object
 from dtm.loop.policies import make_loop
@@ -136,7 +136,7 @@ class Assembly:
             compiled=self.placement.compiles,
             held=None if method.held is None else max(1, method.held // shape.vocab_size),
             decoded=together,
-            candidates=min(candidates, HEAD_ROWS),
+            candidates=min(candidates, head_rows(shape.vocab_size)),
             cached=config.decoding.cache == "block",
             merged=config.adapter.merge,
             fp8=config.decoding.fp8,
@@ -181,8 +181,12 @@ class Assembly:
         return Transformer(new_shape(self.config, self.task), stream(self.config.seed, "initial weights"))
 
     def collector(self, between: Callable[[], None] = lambda: None) -> Collector:
-        """Rollouts with rewards, drawn by a local engine."""
-        return Collector(self.task, self.scorer, self.decoder, self.config.decoding.batch, between)
+        """Rollouts with rewards, drawn by the configured engine."""
+        return Collector(self.task, self.scorer, self.engine(self.decoder, between))
+
+    def engine(self, decoder: Decoder, between: Callable[[], None] = lambda: None) -> RolloutEngine:
+        """An engine that draws completions of the task; its model is loaded later."""
+        return LocalEngine(decoder, self.task.completion_length, self.config.decoding.batch, between)
 
     def pretraining_masks(self) -> tuple[MaskCount, MaskCount]:
         """The masks of `dtm pretrain`: of most steps, and of the last ones if the base is to settle."""

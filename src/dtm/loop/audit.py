@@ -1,7 +1,7 @@
-"""What the shortcuts of decoding change: the same prompts and the same noise, with and without them.
+"""Audits: the same prompts decoded with the same noise, with the decoder's shortcuts and without them.
 
-A cache, early ends, certain tokens and weights in eight bits are approximations. In every collection of
-rollouts a few prompts are decoded both ways, and past a limit the run goes on without shortcuts.
+A cache, early ends, certainty and FP8 weights are approximations. In every collection of rollouts a few
+prompts are decoded both ways; past a limit the run continues without shortcuts.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dtm.config import AuditConfig
-from dtm.engine import decode_rows
+from dtm.engine import RolloutEngine
 from dtm.engine.collect import Collector
 from dtm.evaluation.length import effective_lengths
-from dtm.models.denoiser import Denoiser
+from dtm.random import stream
 from dtm.records import Prompts
 
 
@@ -63,7 +63,7 @@ class Tally:
         return math.sqrt(spread / (self.rows - 1) / self.rows)
 
     def numbers(self) -> dict[str, Any]:
-        """What a person wants to know of it."""
+        """Return the means that an event reports."""
         return {
             "rows": self.rows,
             "agreement": self.agreement,
@@ -72,13 +72,13 @@ class Tally:
         }
 
     def beyond(self, limits: AuditConfig) -> str | None:
-        """Which limit is exceeded by more than two standard errors, in words; None: none of them.
+        """Say which limit is exceeded by more than two standard errors; None if none is.
 
         >>> Tally(rows=4, agreed=3.0, agreed_squared=2.25).beyond(AuditConfig(agreement=0.8))
         'only 75.0% of the tokens agree with exact decoding, less than audit.agreement 80.0%'
         """
         doubt = 2 * self._error(self.agreed, self.agreed_squared) if limits.agreement < 1 else 0.0
-        if self.agreement + doubt < limits.agreement:  # of a limit of 1, a single other token is proof
+        if self.agreement + doubt < limits.agreement:  # under a limit of 1 a single different token is proof
             return (
                 f"only {self.agreement:.1%} of the tokens agree with exact decoding, "
                 f"less than audit.agreement {limits.agreement:.1%}"
@@ -91,39 +91,21 @@ class Tally:
         return None
 
 
-def audit(
-    collector: Collector,
-    denoiser: Denoiser,
-    exact: Denoiser,
-    prompts: Prompts,
-    rows: int,
-    generator: torch.Generator,
-) -> Tally:
-    """Decode so many of the prompts, drawn at random, with the collector's shortcuts and without them.
+def audit(collector: Collector, exact: RolloutEngine, prompts: Prompts, rows: int, seed: int) -> Tally:
+    """Decode ``rows`` random prompts with the collector's engine and with the exact one, and compare.
 
-    ``denoiser`` is the model that decodes, ``exact`` the one whose law is meant: the same unless the former
-    is in eight bits. Rows that have no reward count as far as their tokens go.
+    Both engines have their weights loaded: the same model, in FP8 where the first decodes so. Rows without
+    a reward count for their tokens alone.
     """
-    order = torch.randperm(len(prompts), generator=generator)[:rows]
+    order = torch.randperm(len(prompts), generator=stream(seed, "audited rows"))[:rows]
     asked, width = prompts.select(order.tolist()), prompts.tokens.shape[1]
     tokens, rewards = [], []
-    for model, decoder in (
-        (denoiser, collector.decoder),
-        (exact, collector.decoder.without_shortcuts),
-    ):
-        done = decode_rows(
-            model,
-            asked,
-            collector.task.completion_length,
-            decoder,
-            generator.initial_seed(),
-            collector.batch,
-            between=collector.between,
-        )
+    for engine in (collector.engine, exact):
+        done = engine.generate(asked, 1, seed)
         tokens.append(done.tokens[:, width:])
         rewards.append(collector.scorer(asked.views, collector.task.read(tokens[-1]), asked.columns))
     shifts = [a - b if a is not None and b is not None else 0.0 for a, b in zip(*rewards, strict=True)]
-    shares = agreement(tokens[0], tokens[1], denoiser.eos_id).double()
+    shares = agreement(tokens[0], tokens[1], collector.task.eos_id).double()
     return Tally(
         len(asked),
         float(shares.sum()),
@@ -134,7 +116,7 @@ def audit(
 
 
 def agreement(short: Int[Tensor, "N C"], exact: Int[Tensor, "N C"], eos_id: int) -> Float[Tensor, " N"]:
-    """Share of equal tokens up to and including the end token of the exact completion."""
+    """Return the share of equal tokens up to and including the end token of the exact completion."""
     ends = effective_lengths(exact, eos_id)[:, None]
     counted = torch.arange(exact.shape[1], device=exact.device) <= ends
     return ((short == exact) & counted).sum(1) / counted.sum(1)

@@ -1,10 +1,10 @@
-"""What a run spends, counted where it is spent: at the models, whoever asks them.
+"""The cost of updates, counted at the models; rollout engines count their own passes (`RolloutEngine.cost`).
 
 Seconds: wall-clock of rollouts, rewards and updates; not of evaluations, checkpoints and loading.
 Tokens: positions, prompt and padding included, that pass through a model: once forward and, in updates, once
-more backward. Rollouts count in every decoding step; π_a, π_0 and the progress meter like any other pass.
+more backward. In rollouts every decoding step counts. Passes of π_a, π_0 and the progress meter count too.
 FLOPs: those of the forward passes (`Denoiser.flops`), and for a backward pass twice as many. Recomputed
-blocks are not counted again, and weights that are frozen under adapters are counted as if they were trained.
+blocks are not counted again. Weights that are frozen under adapters are counted as if they were trained.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterable
 from types import TracebackType
 
-from dtm.config.budget import Cost
 from dtm.models.denoiser import Denoiser
+from dtm.records import Cost
 
 
 class Ledger:
-    """Counts the passes through some models while it is entered; `take` hands the sum over."""
+    """Counts the passes through some models while it is entered; `take` returns the sum."""
 
     def __init__(self, models: Iterable[Denoiser | None]) -> None:
         self._is_open, self._since = False, 0.0
@@ -28,7 +28,7 @@ class Ledger:
                 model.on_pass = self._count
 
     def __deepcopy__(self, memo: object) -> Ledger:
-        """A copied model, such as π_a with its adapter merged, is counted here too."""
+        """Return itself: a copied model, such as π_a with its adapter merged, is counted here too."""
         return self
 
     def __enter__(self) -> Ledger:
@@ -42,7 +42,7 @@ class Ledger:
         self._is_open = False
 
     def take(self) -> Cost:
-        """All that was counted since the last time; from now on it counts anew."""
+        """Return the cost since the last call."""
         if self._is_open:
             self._stop()
         cost = Cost(self._seconds, self._tokens, self._flops)
@@ -54,7 +54,7 @@ class Ledger:
         self._seconds, self._since = self._seconds + now - self._since, now
 
     def _count(self, model: Denoiser, computed: int, attended: int, scored: int, trained: bool) -> None:
-        """One forward pass, and the backward pass that follows where there is a gradient to find."""
+        """Count a forward pass, and the backward pass that follows if it is trained."""
         if self._is_open:
             self._tokens += computed * (2 if trained else 1)
             self._flops += model.flops(computed, attended, scored) * (3 if trained else 1)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dtm.config.budget import Cost
 from dtm.losses import AdaptiveControl
+from dtm.records import Cost
 
 
 @dataclass(slots=True)

@@ -1,51 +1,57 @@
-"""What a run asks of π_a: rollouts for its buffer, a few of them drawn twice to compare, and measures."""
+"""Everything a run draws from π_a: rollouts for its buffer, audits of shortcuts, evaluations."""
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import Any
 
-import torch
-
-from dtm.config import RunConfig
+from dtm.engine import Decoder, RolloutEngine
 from dtm.engine.collect import Collector, prompts_in_order
-from dtm.evaluation.evaluate import Evaluation, evaluate
+from dtm.evaluation.evaluate import Evaluation, evaluate, evaluation_decoder
+from dtm.loop.assemble import Assembly
 from dtm.loop.audit import Tally, audit
 from dtm.loop.progress import Progress
-from dtm.models.denoiser import Denoiser
-from dtm.models.placement import Placement
 from dtm.models.policy import Policy
-from dtm.random import stream
-from dtm.records import Prompts, Rollouts
+from dtm.random import derived_seed
+from dtm.records import Cost, Prompts, Rollouts
 from dtm.runs.events import Emit
 
 
-@dataclass(frozen=True, slots=True)
 class Sampling:
-    """What every rollout of a run is drawn with; where the run stands is told with each request."""
+    """The engines of a run: the configured one, an exact one for audits and fallbacks, one to evaluate."""
 
-    config: RunConfig
-    collector: Collector
-    policy: Policy
-    placement: Placement
+    def __init__(
+        self, assembly: Assembly, policy: Policy, between: Callable[[], None] = lambda: None
+    ) -> None:
+        self.config, self.policy, self.placement = assembly.config, policy, assembly.placement
+        self.collector = assembly.collector(between)
+        self.engine = self.collector.engine
+
+        def engine_of(decoder: Decoder) -> RolloutEngine:
+            return self.engine if decoder == assembly.decoder else assembly.engine(decoder, between)
+
+        self.exact = engine_of(assembly.decoder.without_shortcuts)
+        # The configured decoder, also after a fallback: base and tuned model are measured alike.
+        self.evaluator = engine_of(evaluation_decoder(assembly.decoder, self.config.evaluation))
 
     def collect(
         self, purpose: str, prompts: int, first_group: int, progress: Progress, emit: Emit
     ) -> Rollouts:
-        """Rewarded rollouts of π_a for the next so many training prompts, and the events that tell of them.
+        """Return rewarded rollouts of π_a for the next ``prompts`` training prompts, and emit their events.
 
-        ``progress`` moves on when all of them are there: a stop in mid-collection repeats the whole.
+        ``progress`` is changed only when all of them are there: a stop in between repeats the whole.
         """
         asked = self._prompts(progress.asked, prompts)
-        noise = self._noise(f"{purpose} rollouts", progress.step)
         completions, tilt = self.config.replay.completions, progress.tilt
         with self.placement.autocast():
             audited, beyond = self._audit(purpose, asked, progress, emit)
-            collector = self._collector(beyond)
-            begin, teacher = time.perf_counter(), self._teacher(collector)
-            collected = collector.collect(teacher, asked, completions, tilt, noise, first_group)
+            begin = time.perf_counter()
+            collector = self._loaded(self.engine if beyond is None else self.exact)
+            seed = self._seed(f"{purpose} rollouts", progress)
+            collected = collector.collect(asked, completions, tilt, seed, first_group)
         progress.audited, progress.exact_because = audited, beyond
         progress.asked += prompts
         speed = (len(collected.rollouts) + collected.skipped) / (time.perf_counter() - begin)
@@ -54,51 +60,54 @@ class Sampling:
         return collected.rollouts
 
     def rehearse(self) -> Rollouts:
-        """Rollouts for a few prompts that no one is told of and nothing counts: for kernels to be built."""
+        """Return rollouts of a few prompts, so that kernels are built; they emit and cost nothing."""
         asked, completions = self._prompts(0, 8), self.config.replay.completions
-        noise = self._noise("warm-up")
         with self.placement.autocast():
-            teacher = self._teacher(self.collector)
-            return self.collector.collect(teacher, asked, completions, 0.0, noise).rollouts
+            seed = derived_seed(self.config.seed, "warm-up")
+            collected = self._loaded(self.engine).collect(asked, completions, 0.0, seed)
+        self.engine.cost()  # not charged
+        return collected.rollouts
 
     def evaluate(self) -> Evaluation:
-        """Measure π_a on the held-out prompts."""
+        """Measure π_a on the held-out prompts; this is not charged."""
         with self.placement.autocast():
-            # By the configured decoder, also after a fallback: base and tuned are measured alike.
-            teacher = self._teacher(self.collector)
-            return evaluate(teacher, self.collector, self.config.evaluation, self.placement.device)
+            collector = self._loaded(self.evaluator)
+            result = evaluate(collector, self.config.evaluation, self.placement.device)
+        self.evaluator.cost()  # not charged
+        return result
+
+    def cost(self) -> Cost:
+        """Return what rollouts and audits have cost since the last call, without seconds."""
+        cost = self.engine.cost()
+        return cost if self.exact is self.engine else cost + self.exact.cost()
 
     def _audit(
         self, purpose: str, prompts: Prompts, progress: Progress, emit: Emit
     ) -> tuple[dict[str, Any], str | None]:
-        """Continue the phase's comparison with exact decoding; and say why, if it is past a limit."""
+        """Continue the phase's comparison with exact decoding; return its sums and the limit it exceeds."""
         limits, completions = self.config.audit, self.config.replay.completions
-        collector = self._collector(progress.exact_because)
-        if not (collector.decoder.takes_shortcuts and limits.share > 0):
-            return progress.audited, progress.exact_because
+        decoder, because = self.engine.decoder, progress.exact_because
+        if because is not None or not decoder.takes_shortcuts or limits.share == 0:
+            return progress.audited, because
         rows = math.ceil(limits.share * len(prompts) * completions)
-        noise = stream(self.config.seed, f"{purpose} audit", progress.step)
-        teacher, exact = self._teacher(collector), self.policy.pi_a()
-        found = audit(collector, teacher, exact, prompts.repeat(completions), rows, noise)
+        seed = self._seed(f"{purpose} audit", progress)
+        self.exact.load(self.policy.pi_a())
+        found = audit(self._loaded(self.engine), self.exact, prompts.repeat(completions), rows, seed)
         tally = Tally(**progress.audited) + found
         beyond = tally.beyond(limits)
         emit("audit", tilt=progress.tilt, **tally.numbers(), falls_back=beyond)
         return asdict(tally), beyond
 
-    def _collector(self, exact_because: str | None) -> Collector:
-        """How rollouts are drawn: as configured, or without shortcuts once there is a reason."""
-        if exact_because is None:
-            return self.collector
-        return replace(self.collector, decoder=self.collector.decoder.without_shortcuts)
+    def _loaded(self, engine: RolloutEngine) -> Collector:
+        """Return a collector over an engine that draws from π_a, in FP8 if that is how it decodes."""
+        engine.load(self.policy.pi_a(engine.decoder.fp8))
+        return replace(self.collector, engine=engine)
 
-    def _teacher(self, collector: Collector) -> Denoiser:
-        """π_a, in eight bits if that is how rollouts are drawn."""
-        return self.policy.pi_a(collector.decoder.fp8)
+    def _seed(self, purpose: str, progress: Progress) -> int:
+        """Return the seed of the next draws; a phase that took no step still has its own."""
+        return derived_seed(self.config.seed, purpose, progress.phase, progress.step)
 
     def _prompts(self, first: int, count: int) -> Prompts:
-        """Training prompts from the ``first`` on."""
+        """Return training prompts from number ``first`` on."""
         chunk, seed = self.config.replay.prompts, self.config.seed
         return prompts_in_order(self.collector.task, first, count, chunk, seed).to(self.placement.device)
-
-    def _noise(self, purpose: str, step: int = 0) -> torch.Generator:
-        return stream(self.config.seed, purpose, step, self.placement.device)

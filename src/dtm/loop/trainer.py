@@ -61,7 +61,7 @@ class Trainer:
             assembly.reward_range,
             self.placement,
         )
-        self.sampling = Sampling(self.config, assembly.collector(between), self.policy, self.placement)
+        self.sampling = Sampling(assembly, self.policy, between)
         self.ledger = Ledger([self.policy.student, self.policy.teacher, self.policy.base])
         optimizer = self.config.optimizer
         self.optimizer = torch.optim.AdamW(
@@ -169,7 +169,7 @@ class Trainer:
         row = {**progress.place(), "phase_step": progress.phase_step, **metrics}
         progress.step += 1
         progress.phase_step += 1
-        progress.spend(self.ledger.take())
+        progress.spend(self.ledger.take() + self.sampling.cost())
         self._emit("step", **row, absorbed=progress.absorbed, ess=replay.ess, grad_norm=norm, lr=lr)
 
     def _measure(self, purpose: str, prompts: int, replay: Replay) -> Rollouts:
@@ -186,7 +186,7 @@ class Trainer:
         progress = self.progress
         if self.loop.measures_absorbed and progress.phase_step > 0 and self._spent_share() < 1:
             self._measure("closing", self.config.replay.closing_prompts, replay)
-        progress.spend(self.ledger.take())
+        progress.spend(self.ledger.take() + self.sampling.cost())
         self._emit(
             "phase",
             **progress.place(),

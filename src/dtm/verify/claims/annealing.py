@@ -9,14 +9,14 @@ from functools import cache
 import torch
 
 from dtm import losses
-from dtm.engine import Decoder, decode
+from dtm.engine import Decoder, generate
 from dtm.masking import MaskCount
 from dtm.methods import CDTM
 from dtm.methods.c_dtm import CDTMConfig
 from dtm.models.denoiser import Denoiser
 from dtm.models.policy import Policy
-from dtm.random import stream
-from dtm.records import Completions, MaskedStates, Phase, Prompts, Sequences, Weights
+from dtm.random import derived_seed, stream
+from dtm.records import Completions, MaskedStates, Phase, Sequences, Weights
 from dtm.verify.claims.check import claim
 from dtm.verify.exact import World, all_sequences, decoder_law, number, random_world
 
@@ -40,24 +40,23 @@ class Training:
     optimiser: Callable[..., torch.optim.Optimizer] = torch.optim.Adam
 
 
-def _rollouts(world: World, model: Denoiser, count: int, generator: torch.Generator) -> Completions:
-    """Exact rollouts, as many of each prompt: uniform order, one token a step."""
+def _rollouts(world: World, model: Denoiser, count: int, *seed: int) -> Completions:
+    """Return exact rollouts, as many of each prompt: uniform order, one token per step."""
     given = all_sequences(world.vocab, world.prompt)
-    given = given.repeat(count // len(given), 1)
-    prompts = Prompts(given, torch.ones_like(given, dtype=torch.bool), [None] * len(given))
-    return decode(model, prompts, world.length - world.prompt, Decoder(), generator)
+    given, noise = given.repeat(count // len(given), 1), derived_seed(*seed, "rollouts")
+    return generate(model, given, world.length - world.prompt, seed=noise, batch=count)
 
 
 def _batches(
     world: World, teacher: Denoiser, setting: Training, index: int, seed: int
 ) -> Iterator[tuple[MaskedStates, Weights]]:
     """The masked states and weights of each step of a phase, from a buffer that is refreshed by quarters."""
-    draws, masks = stream(seed, "rollouts", index), stream(seed, "masks", index)
-    done = _rollouts(world, teacher, setting.buffer, draws)
+    masks = stream(seed, "masks", index)
+    done = _rollouts(world, teacher, setting.buffer, seed, index)
     tokens = done.tokens
     for step in range(setting.steps):
         if step and step % setting.refresh == 0:
-            fresh = _rollouts(world, teacher, setting.buffer // 4, draws).tokens
+            fresh = _rollouts(world, teacher, setting.buffer // 4, seed, index, step).tokens
             tokens = torch.cat([tokens[len(fresh) :], fresh])
         if step % setting.refresh == 0:
             reward = world.reward[number(tokens, world.vocab)]

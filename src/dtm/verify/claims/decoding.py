@@ -9,9 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dtm.engine import ORDERS, Decoder, MaxProbability, SampledConfidence, Uniform, decode
-from dtm.random import stream
-from dtm.records import Prompts
+from dtm.engine import ORDERS, Decoder, MaxProbability, SampledConfidence, Uniform, generate
+from dtm.random import derived_seed, stream
 from dtm.verify.claims.check import claim
 from dtm.verify.claims.population import by_state, fitted, random_control, worst
 from dtm.verify.exact import World, decoder_law, number, random_world, total_variation
@@ -20,19 +19,18 @@ DRAWS = 20_000
 
 
 def exact_decoders(length: int) -> list[Decoder]:
-    """Every decoder that calls itself exact, over orders, blocks and tokens a step."""
+    """Every decoder that calls itself exact, over orders, blocks and tokens per step."""
     grid = itertools.product(ORDERS.values(), (None, *range(1, length)), (1, 2))
     decoders = [Decoder(order=order(), block=block, tokens_per_step=many) for order, block, many in grid]
     return [decoder for decoder in decoders if decoder.is_exact]
 
 
 def sample(world: World, decoder: Decoder, draws: int, seed: int) -> Float[Tensor, " N"]:
-    """How often the production sampler, fed the exact posterior, draws each sequence."""
-    generator = stream(seed, "rollouts")
-    rows = torch.multinomial(world.prob, draws, True, generator=generator)
-    given = world.sequences[rows][:, : world.prompt]
-    prompts = Prompts(given, torch.ones_like(given, dtype=torch.bool), [None] * draws)
-    done = decode(world.denoiser().float(), prompts, world.length - world.prompt, decoder, generator)
+    """Return how often `generate` draws each sequence from the exact posterior."""
+    rows = torch.multinomial(world.prob, draws, True, generator=stream(seed, "rollouts"))
+    given, length = world.sequences[rows][:, : world.prompt], world.length - world.prompt
+    noise = derived_seed(seed, "rollouts")
+    done = generate(world.denoiser().float(), given, length, decoder, seed=noise, batch=draws)
     return torch.bincount(number(done.tokens, world.vocab), minlength=len(world.prob)).double()
 
 
@@ -48,7 +46,7 @@ def chi_square(counts: Float[Tensor, " N"], law: Float[Tensor, " N"]) -> float:
     return float(scipy.stats.chisquare(observed.numpy(), expected.numpy()).pvalue)
 
 
-@claim("1b", "one token a step in uniform or max-probability order samples ρ_a exactly, for any block", 1e-12)
+@claim("1b", "one token per step in uniform or max-probability order samples ρ_a exactly, any block", 1e-12)
 def decoder_law_is_model_law() -> float:
     """Exact law of every decoder that calls itself exact, against ρ."""
     deviations = []
@@ -59,7 +57,7 @@ def decoder_law_is_model_law() -> float:
     return max(deviations)
 
 
-@claim("1c", "`decode` with the exact posterior draws from ρ (chi-square p)", 1e-3, "at least")
+@claim("1c", "`generate` with the exact posterior draws from ρ (chi-square p)", 1e-3, "at least")
 def sampler_draws_from_model_law() -> float:
     """The smallest p-value over uniform and max-probability order, one block and blocks of 2."""
     worlds = (random_world(3, 4, seed=3), random_world(3, 4, seed=4, prompt=1))
@@ -104,7 +102,7 @@ def sampled_confidence_is_biased() -> float:
 
 @claim(
     "12c",
-    "`decode` in sampled-confidence order is far from ρ: total variation of 20,000 draws",
+    "`generate` in sampled-confidence order is far from ρ: total variation of 20,000 draws",
     0.05,
     "at least",
 )
@@ -117,12 +115,12 @@ def sampled_confidence_sampler_is_biased() -> float:
 
 @claim(
     "12d",
-    "`decode` follows its exact law for every decoder, biased ones too (chi-square p)",
+    "`generate` follows its exact law for every decoder, biased ones too (chi-square p)",
     1e-3,
     "at least",
 )
 def sampler_follows_decoder_law() -> float:
-    """The smallest p-value over orders, blocks, tokens a step, temperatures and certainty."""
+    """The smallest p-value over orders, blocks, tokens per step, temperatures and certainty."""
     decoders = [
         Decoder(order=SampledConfidence()),
         Decoder(order=SampledConfidence(), block=3, tokens_per_step=2),

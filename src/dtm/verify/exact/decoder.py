@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dtm.engine.sampler import Decoder, quotas
+from dtm.engine.decoder import Decoder, quotas
 from dtm.verify.exact.world import all_sequences, number
 
 

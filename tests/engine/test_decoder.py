@@ -7,8 +7,8 @@ import itertools
 import pytest
 import torch
 
-from dtm.engine import ORDERS, Decoder, MaxProbability, decode
-from dtm.engine.sampler import quotas
+from dtm.engine import ORDERS, Decoder, MaxProbability, generate
+from dtm.engine.decoder import quotas
 from dtm.errors import ConfigError
 from dtm.models import Denoiser, Transformer, TransformerConfig
 from dtm.random import stream
@@ -87,7 +87,7 @@ def test_quotas_are_as_few_and_as_even_as_they_can_be():
 )
 def test_every_position_is_revealed_once_at_its_blocks_steps(network, order, block, tokens_per_step, steps):
     decoder = Decoder(order=ORDERS[order](), block=block, tokens_per_step=tokens_per_step)
-    done = decode(network, given(torch.tensor([[1, 2]] * 3)), 7, decoder, stream(0, "test"))
+    done = generate(network, given(torch.tensor([[1, 2]] * 3)), 7, decoder, seed=0)
     assert (done.tokens[:, 2:] != MASK).all()
     assert (done.tokens[:, :2] == torch.tensor([1, 2])).all()
     assert (done.revealed_at[:, :2] == -1).all()
@@ -103,7 +103,7 @@ def test_every_position_is_revealed_once_at_its_blocks_steps(network, order, blo
 
 
 def test_a_uniform_order_is_a_uniform_order():
-    done = decode(Fixed(torch.zeros(3)), nothing(6000), 3, Decoder(), stream(0, "test"))
+    done = generate(Fixed(torch.zeros(3)), nothing(6000), 3, Decoder(), seed=0)
     orders = [tuple(row) for row in done.revealed_at.tolist()]
     for order in itertools.permutations(range(3)):
         assert orders.count(order) == pytest.approx(1000, abs=150)  # five standard deviations
@@ -114,8 +114,8 @@ def test_padding_stays_padding(network):
         torch.tensor([[0, 0, 3], [1, 2, 3]]), torch.tensor([[False, False, True], [True] * 3]), [None, None]
     )
     greedy = Decoder(order=MaxProbability(), temperature=0.0)
-    padded = decode(network, prompts, 4, greedy, stream(0, "test"))
-    alone = decode(network, given(torch.tensor([[3]])), 4, greedy, stream(0, "test"))
+    padded = generate(network, prompts, 4, greedy, seed=0)
+    alone = generate(network, given(torch.tensor([[3]])), 4, greedy, seed=0)
     assert padded.attention.tolist()[0] == [False, False, *[True] * 5]
     assert torch.equal(padded.tokens[0, 2:], alone.tokens[0])
 
@@ -137,10 +137,10 @@ def greedy_by_hand(network, prompt: list[int], length: int) -> list[int]:
 def test_temperature_0_takes_the_likeliest_token_whatever_the_batch(network):
     prompts = torch.tensor(list(itertools.product(range(3), repeat=2)))
     decoder = Decoder(order=MaxProbability(), temperature=0.0)
-    together = decode(network, given(prompts), 5, decoder, stream(0, "test")).tokens.tolist()
+    together = generate(network, given(prompts), 5, decoder, seed=0).tokens.tolist()
     by_hand = [greedy_by_hand(network, prompt, 5) for prompt in prompts.tolist()]
     assert together == by_hand
-    alone = [decode(network, given(prompt[None]), 5, decoder, stream(9, "other")) for prompt in prompts]
+    alone = [generate(network, given(prompt[None]), 5, decoder, seed=9) for prompt in prompts]
     assert [done.tokens[0].tolist() for done in alone] == by_hand
 
 
@@ -148,7 +148,7 @@ def test_temperature_0_takes_the_likeliest_token_whatever_the_batch(network):
 def test_temperature_raises_probabilities_to_its_inverse(temperature):
     p = torch.tensor([0.6, 0.3, 0.1])
     fixed = Fixed(torch.cat([p.log(), torch.zeros(1)]))
-    done = decode(fixed, nothing(20_000), 1, Decoder(temperature=temperature), stream(0, "test"))
+    done = generate(fixed, nothing(20_000), 1, Decoder(temperature=temperature), seed=0)
     expected = p ** (1 / temperature) / (p ** (1 / temperature)).sum()
     found = torch.bincount(done.tokens[:, 0], minlength=3) / 20_000
     torch.testing.assert_close(found, expected, atol=0.02, rtol=0)
@@ -158,7 +158,7 @@ def test_a_long_tail_is_drawn_as_often_as_it_weighs_in_bfloat16_too():
     """With bfloat16 noise, a tail of 1000 tokens that holds 10 % of the mass came 0.2 % of the time."""
     head = torch.tensor([9000.0]).log()
     logits = torch.cat([head, torch.zeros(1000), torch.zeros(1)]).bfloat16()
-    done = decode(Fixed(logits), nothing(4000), 1, Decoder(), stream(0, "test"))
+    done = generate(Fixed(logits), nothing(4000), 1, Decoder(), seed=0)
     mass = 1000 / (1000 + float(logits[0].float().exp()))
     assert mass == pytest.approx(0.1, abs=0.005)
     assert float((done.tokens > 0).float().mean()) == pytest.approx(mass, abs=0.02)
@@ -171,9 +171,9 @@ def test_a_long_tail_is_drawn_as_often_as_it_weighs_in_bfloat16_too():
 @pytest.mark.parametrize("block", [None, 2])
 def test_a_certain_posterior_needs_one_step_a_block_and_gives_the_exact_completion(order, block):
     table = point_mass(2, 0, 1, 2)
-    exact = decode(table, nothing(3), 4, Decoder(block=block), stream(0, "test"))
+    exact = generate(table, nothing(3), 4, Decoder(block=block), seed=0)
     quick = Decoder(order=ORDERS[order](), block=block, certainty=0.999)
-    done = decode(table, nothing(3), 4, quick, stream(1, "test"))
+    done = generate(table, nothing(3), 4, quick, seed=1)
     assert torch.equal(done.tokens, exact.tokens)
     assert done.tokens[0].tolist() == [2, 0, 1, 2]
     assert done.revealed_at[0].tolist() == ([0] * 4 if block is None else [0, 0, 1, 1])
@@ -186,7 +186,7 @@ def test_rows_that_are_certain_leave_the_batch_and_the_others_go_on():
     table, sizes = Tabular(logits), []
     table.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
     prompts = given(torch.tensor([[0], [1], [0], [1]]))
-    done = decode(table, prompts, 3, Decoder(certainty=0.9), stream(0, "test"))
+    done = generate(table, prompts, 3, Decoder(certainty=0.9), seed=0)
     assert sizes == [4, 2, 2]
     assert done.tokens[[0, 2], 1:].tolist() == [[2, 2, 2]] * 2
     assert (done.revealed_at[[0, 2], 1:] == 0).all()
@@ -194,7 +194,7 @@ def test_rows_that_are_certain_leave_the_batch_and_the_others_go_on():
 
 
 def test_certainty_no_token_reaches_changes_no_schedule():
-    done = decode(Fixed(torch.zeros(4)), nothing(50), 4, Decoder(certainty=0.9), stream(0, "test"))
+    done = generate(Fixed(torch.zeros(4)), nothing(50), 4, Decoder(certainty=0.9), seed=0)
     assert [sorted(row) for row in done.revealed_at.tolist()] == [[0, 1, 2, 3]] * 50
 
 

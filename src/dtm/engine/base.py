@@ -1,0 +1,32 @@
+"""The interface of whatever draws rollouts: the local engine, or another one behind the same calls."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from dtm.engine.decoder import Decoder
+from dtm.models.denoiser import Denoiser
+from dtm.records import Completions, Cost, Prompts
+
+
+@runtime_checkable
+class RolloutEngine(Protocol):
+    """Completes prompts with a model's weights."""
+
+    decoder: Decoder
+    """How it decodes."""
+
+    def load(self, model: Denoiser) -> None:
+        """Draw with these weights from now on."""
+        ...
+
+    def generate(self, prompts: Prompts, completions: int, seed: int) -> Completions:
+        """Complete each of N prompts K times; completions of a prompt are neighbours in the N·K rows.
+
+        Equal seeds and weights give equal draws; different seeds give independent ones.
+        """
+        ...
+
+    def cost(self) -> Cost:
+        """Return the tokens and FLOPs of its passes since the last call; seconds are the caller's clock."""
+        ...

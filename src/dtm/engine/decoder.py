@@ -1,0 +1,96 @@
+"""The decoder's settings: the order of reveals, blocks, tokens per step, and the approximations it allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from dtm.engine.orders import Order, Uniform
+from dtm.errors import require
+from dtm.models.denoiser import Denoiser
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decoder:
+    """Settings of semi-autoregressive decoding [Algorithm 2]."""
+
+    order: Order = field(default_factory=Uniform)
+    """Which masked position is revealed next."""
+    block: int | None = None
+    """B, the block size of semi-autoregressive decoding; None is one block: any-order."""
+    tokens_per_step: int = 1
+    """Tokens revealed by one forward pass; 1 is exact, more treats them as independent."""
+    temperature: float = 1.0
+    """τ of the token draws; 1 samples the model's law, 0 takes the most likely token."""
+    certainty: float | None = None
+    """If set, also reveal every position whose most likely token has at least this probability. The
+    sampled law moves by at most (1 − certainty) in total variation for each token revealed so."""
+    cache: Literal["none", "block"] = "none"
+    """block: the first pass of a block is over whole rows, the others over the block alone, against the
+    cached keys and values of all other positions. An approximation; none is exact."""
+    refresh: int = 1
+    """With a cache: blocks from one pass over whole rows to the next. The first pass of the blocks between
+    them is over the block and the one before it."""
+    until_end: bool = False
+    """End a completion after the first block with an end token; the rest becomes end tokens."""
+    fp8: bool = False
+    """Draw with a model whose linear layers are in FP8 (see `dtm.models.fp8`). An approximation."""
+
+    def __post_init__(self) -> None:
+        require(self.block is None or self.block >= 1, f"decoding.block must be at least 1, got {self.block}")
+        require(
+            self.tokens_per_step >= 1,
+            f"decoding.tokens-per-step must be at least 1, got {self.tokens_per_step}",
+        )
+        require(self.temperature >= 0, f"decoding.temperature must not be negative, got {self.temperature:g}")
+        require(self.refresh >= 1, f"decoding.refresh must be at least 1, got {self.refresh}")
+        require(
+            self.refresh == 1 or self.cache == "block",
+            "decoding.refresh says how long a cache is kept: add --decoding.cache block",
+        )
+        require(
+            self.certainty is None or 0.5 < self.certainty <= 1,
+            f"decoding.certainty is a probability in (0.5, 1], got {self.certainty}",
+        )
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the sampled law is the model's own ρ."""
+        one_at_a_time = self.tokens_per_step == 1 or self.block == 1
+        return self.order.exact and one_at_a_time and self.temperature == 1 and not self.takes_shortcuts
+
+    @property
+    def takes_shortcuts(self) -> bool:
+        """Whether it approximates the same decoder without shortcuts; an audit compares the two."""
+        return self.cache != "none" or self.until_end or self.fp8 or self.certainty not in (None, 1.0)
+
+    @property
+    def without_shortcuts(self) -> Decoder:
+        """The same decoder without cache, early ends, certainty and FP8."""
+        return replace(self, cache="none", refresh=1, until_end=False, certainty=None, fp8=False)
+
+    @property
+    def chooses_before_drawing(self) -> bool:
+        """Whether positions are chosen without the posterior; the head then runs at these alone."""
+        return not self.order.reads_posterior and self.certainty is None
+
+    def require_weights(self, model: Denoiser) -> None:
+        """Refuse a model in FP8 that was not asked for, and one in full precision where FP8 was."""
+        require(
+            model.fp8 == self.fp8,
+            f"decoding.fp8 is {self.fp8}, and the model given has fp8 {model.fp8}: take the one that "
+            "`dtm.models.merging.for_decoding(model, decoder.fp8)` returns",
+        )
+
+
+def quotas(positions: int, tokens_per_step: int) -> list[int]:
+    """Return how many tokens each step reveals: as even as possible, larger shares first.
+
+    >>> quotas(7, 2)
+    [2, 2, 2, 1]
+    >>> quotas(10, 4)
+    [4, 3, 3]
+    """
+    steps = -(-positions // tokens_per_step)
+    share, extra = divmod(positions, steps)
+    return [share + (step < extra) for step in range(steps)]

@@ -1,0 +1,172 @@
+"""The sampling loop [Algorithm 2]: blocks left to right, a few reveals per step, rows that come and go.
+
+    while rows are at work:
+        make a batch of them, each at its own block and step
+        reveal tokens, step by step, until a row has finished its block (with a cache: until all have)
+        rows move on to their next blocks; finished rows leave, waiting ones take their places
+
+Without a cache a row waits for no other. With one, the first pass of a block is over whole rows, so the rows
+of a batch begin their blocks together. A row's tokens depend on its prompt, its number and the seed, and not
+on the rows beside it: its noise is its own (see `noise`), and rows meet nowhere else. Without ``certainty``
+and early ends nothing waits for the device within a block.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Int
+from torch import Tensor
+
+from dtm.engine.blocks import Batch, Blocks, Row
+from dtm.engine.decoder import Decoder
+from dtm.engine.passes import passes_of
+from dtm.engine.reveal import Stepper
+from dtm.errors import require
+from dtm.models.denoiser import Denoiser
+from dtm.records import Completions, Prompts, where_padded
+
+BATCH_SIZES = 16
+"""Different numbers of rows in the batches of one call; kernels are chosen, some are built, for each."""
+
+Ended = Callable[[Sequence[int], Int[Tensor, "S C"], Sequence[int]], Sequence[bool]]
+"""Says which rows end early: from their numbers, their completions, and how many tokens each has written.
+It is asked about rows that have just finished a block."""
+
+
+@torch.no_grad()
+def generate(
+    model: Denoiser,
+    prompts: Prompts | Int[Tensor, "N P"],
+    length: int,
+    decoder: Decoder = Decoder(),  # noqa: B008, frozen
+    *,
+    seed: int = 0,
+    completions: int = 1,
+    batch: int = 256,
+    between: Callable[[], None] = lambda: None,
+    ended: Ended | None = None,
+) -> Completions:
+    """Complete each prompt with ``length`` tokens drawn from the model.
+
+    Draws depend on the seed and on the number of a row, and never on ``batch`` or the other rows.
+
+    Args:
+        model: π, on the device of the prompts.
+        prompts: N prompts, or their token ids of shape [N, P] where none is padded.
+        length: C, the tokens of a completion.
+        decoder: order, blocks, temperature and shortcuts; by default exact, any-order, one token per step.
+        seed: of the noise; the same seed gives the same completions.
+        completions: K, how often each prompt is completed; these rows are neighbours in the result.
+        batch: rows decoded together.
+        between: called before each batch of rows; may raise to stop.
+        ended: says which rows end early, by default those with an end token if the decoder stops there.
+            Their other tokens become end tokens.
+
+    Returns:
+        N·K rows of P + C tokens, with the step and the log-probability of each reveal.
+
+    Example:
+        >>> from dtm.models import Transformer, TransformerConfig
+        >>> shape = TransformerConfig(vocab_size=9, mask_id=8, eos_id=0, width=8, layers=1, heads=2, ffn=8)
+        >>> model = Transformer(shape, torch.Generator().manual_seed(0))
+        >>> done = generate(model, torch.tensor([[1, 2, 3]]), 4, Decoder(block=2), completions=5)
+        >>> done.tokens.shape, done.revealed_at[0].tolist()
+        (torch.Size([5, 7]), [-1, -1, -1, 1, 0, 2, 3])
+    """
+    require(length >= 1 and completions >= 1 and batch >= 1, "length, completions and batch must be positive")
+    decoder.require_weights(model)
+    if ended is None and decoder.until_end:
+        ended = at_end_token(model.eos_id)
+    canvas = masked_rows(prompts, length, completions, model.mask_id)
+    device, attention_mask = canvas.tokens.device, where_padded(canvas.attention)
+    blocks = Blocks.of(canvas.tokens.shape[1] - length, length, decoder)
+    waiting = deque(Row(number, blocks.size_of(0)) for number in range(len(canvas)))
+    working, finished = [waiting.popleft() for _ in range(min(batch, len(waiting)))], list[Row]()
+    known = torch.cat([canvas.tokens, canvas.attention], dim=1)
+    passes = passes_of(model, decoder, blocks, known, len(working))
+    stepper = Stepper(model, decoder, blocks, blocks.table(device), passes)
+    grain = 1 if passes.in_rounds else -(-len(working) // BATCH_SIZES)
+    while working:
+        between()
+        rows = working + finished[: -len(working) % grain]  # finished rows fill up the batch
+        now = Batch.of(rows, blocks, seed, attention_mask, device)
+        since, is_over = 0, all if passes.in_rounds else any
+        while not is_over(row.left == 0 for row in working):
+            stepper.step(canvas, now, rows, since)
+            since += 1
+        over = _move_on(working, blocks, canvas, ended, model.eos_id)
+        finished += [row for row, is_done in zip(working, over, strict=True) if is_done]
+        working, slots = _next_rows(working, waiting, over)
+        if 0 < len(slots) < len(over):
+            passes.keep(slots)
+    return canvas
+
+
+def at_end_token(eos_id: int) -> Ended:
+    """Return the rule that a completion ends with the block that has the end token."""
+
+    def ended(rows: Sequence[int], completions: Int[Tensor, "S C"], written: Sequence[int]) -> list[bool]:
+        reached = torch.tensor(written, device=completions.device)[:, None]
+        inside = torch.arange(completions.shape[1], device=completions.device) < reached
+        found: list[bool] = ((completions == eos_id) & inside).any(1).tolist()
+        return found
+
+    return ended
+
+
+def masked_rows(
+    prompts: Prompts | Int[Tensor, "N P"], length: int, completions: int, mask_id: int
+) -> Completions:
+    """Return the rows before the first step: each prompt so many times, then masks."""
+    tokens = prompts if isinstance(prompts, Tensor) else prompts.tokens
+    attention = torch.ones_like(tokens, dtype=torch.bool)
+    if isinstance(prompts, Prompts):
+        attention = prompts.attention
+    tokens, attention = (each.repeat_interleave(completions, dim=0) for each in (tokens, attention))
+    is_completion = F.pad(torch.zeros_like(attention), (0, length), value=True)
+    tokens, attention = F.pad(tokens, (0, length), value=mask_id), F.pad(attention, (0, length), value=True)
+    log_prob = torch.zeros(tokens.shape, device=tokens.device)
+    return Completions(tokens, attention, is_completion, torch.full_like(tokens, -1), log_prob)
+
+
+def _move_on(
+    working: Sequence[Row], blocks: Blocks, canvas: Completions, ended: Ended | None, eos_id: int
+) -> list[bool]:
+    """Move rows that have finished a block to their next one; return which rows are finished altogether.
+
+    Rows that end early are filled up with end tokens.
+    """
+    done = [row for row in working if row.left == 0]
+    written = [blocks.end(row.block) - blocks.width for row in done]
+    over = [row.block + 1 == len(blocks.schedule) for row in done]
+    for row in done:
+        row.earlier, row.step = row.earlier + row.step, 0
+    if ended is not None and not all(over):
+        numbers = [row.number for row in done]
+        early = ended(numbers, canvas.tokens[numbers, blocks.width :], written)
+        for row, count, is_early in zip(done, written, early, strict=True):
+            if is_early:
+                canvas.tokens[row.number, blocks.width + count :] = eos_id
+                canvas.revealed_at[row.number, blocks.width + count :] = row.earlier
+        over = [last or is_early for last, is_early in zip(over, early, strict=True)]
+    for row, is_over in zip(done, over, strict=True):
+        if not is_over:
+            row.block += 1
+            row.left = blocks.size_of(row.block)
+    return [row.left == 0 for row in working]
+
+
+def _next_rows(
+    working: Sequence[Row], waiting: deque[Row], over: Sequence[bool]
+) -> tuple[list[Row], list[int]]:
+    """Give the places of finished rows to waiting ones; return the rows and the places still taken."""
+    places = [
+        (waiting.popleft() if waiting else None) if is_over else row
+        for row, is_over in zip(working, over, strict=True)
+    ]
+    slots = [slot for slot, row in enumerate(places) if row is not None]
+    return [row for row in places if row is not None], slots

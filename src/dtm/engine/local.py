@@ -1,0 +1,69 @@
+"""The engine in this process: the model is called directly, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+from dtm.engine.decoder import Decoder
+from dtm.engine.generation import generate
+from dtm.errors import require
+from dtm.models.denoiser import Denoiser
+from dtm.records import Completions, Cost, Prompts
+
+
+@final
+class LocalEngine:
+    """A `RolloutEngine` over `generate`.
+
+    Args:
+        decoder: how it decodes.
+        length: tokens of a completion.
+        batch: rows decoded together.
+        between: called now and then while it generates; may raise to stop.
+    """
+
+    def __init__(
+        self, decoder: Decoder, length: int, batch: int, between: Callable[[], None] = lambda: None
+    ) -> None:
+        self.decoder, self.length, self.batch, self.between = decoder, length, batch, between
+        self._model: Denoiser | None = None
+        self._tokens, self._flops = 0, 0
+
+    def load(self, model: Denoiser) -> None:
+        """Draw with this model from now on; it is not copied."""
+        self.decoder.require_weights(model)
+        self._model = model
+
+    def generate(self, prompts: Prompts, completions: int, seed: int) -> Completions:
+        """Complete each prompt so many times.
+
+        Its passes are counted here, and not by whoever else listens to the model.
+        """
+        model = self._model
+        require(model is not None, "no model is loaded: call engine.load(model) first")
+        assert model is not None
+        listener, model.on_pass = model.on_pass, self._count
+        try:
+            return generate(
+                model,
+                prompts,
+                self.length,
+                self.decoder,
+                seed=seed,
+                completions=completions,
+                batch=self.batch,
+                between=self.between,
+            )
+        finally:
+            model.on_pass = listener
+
+    def cost(self) -> Cost:
+        """Return the tokens and FLOPs of its passes since the last call."""
+        cost = Cost(tokens=self._tokens, flops=self._flops)
+        self._tokens, self._flops = 0, 0
+        return cost
+
+    def _count(self, model: Denoiser, computed: int, attended: int, scored: int, trained: bool) -> None:
+        self._tokens += computed
+        self._flops += model.flops(computed, attended, scored)

@@ -1,4 +1,4 @@
-"""`dtm compare`: methods against each other, or runs that are there already."""
+"""`dtm compare`: compare methods, or finished runs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
 
 
 def _recipe(options: argparse.Namespace, flags: list[str]) -> RunConfig:
-    """The recipe that all start from; what compare decides itself cannot be a flag."""
+    """The recipe that all start from; settings that compare decides cannot be flags."""
     from dataclasses import replace
 
     from dtm.recipes import recipe
@@ -141,7 +141,7 @@ def _recipe(options: argparse.Namespace, flags: list[str]) -> RunConfig:
     refuse_shape(given)
     require(options.budget is not None, "--budget is required: 5m, 1e8tokens or 2e15flops")
     start = recipe(options.recipe)
-    # Equal budgets are there to be spent; who wants a plateau to end a run can still say so.
+    # Every run spends its whole budget, unless --evaluation.patience is given.
     start = replace(start, evaluation=replace(start.evaluation, patience=None))
     config = with_flags(start, [*flags, "--budget", options.budget], f"dtm compare {options.recipe}")
     require(config.evaluation.split == "validation", "the recipe measures on test prompts while it trains")

@@ -1,6 +1,6 @@
 """`dtm eval`: a run on its own held-out prompts, or any model under a published protocol.
 
-Which of the two is said by ``--task``; ``--explain`` compares two results of the second.
+``--task`` selects the second; ``--explain`` compares two of its results.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _published(options: argparse.Namespace) -> int:
     out: Path | None = options.json
     if out is None and source.run is not None:
         out = source.run.path / FOLDER
-    # What is missing is said before gigabytes are loaded, and what was measured is kept at once.
+    # Missing files are reported before weights are loaded, and each result is saved at once.
     places = [None if out is None else place(exam, source.name, out, len(exams)) for exam in exams]
     BENCHMARKS[options.task].test(data)
     subject = Subject.load(source, options.device or "auto", options.precision or "auto")
@@ -194,7 +194,7 @@ def _examine(subject: Subject, exam: Examination, data: Path) -> Outcome:
 
     from dtm.evaluation.protocol import examine
 
-    # The bar goes to the standard error and only to a terminal: what is printed stays fit for a file.
+    # The progress bar goes to stderr and only to a terminal, so that stdout can be redirected.
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

@@ -1,4 +1,4 @@
-"""`dtm fit`: which settings a card has room for, before anything is downloaded but the shape."""
+"""`dtm fit`: which settings fit a GPU's memory, from the model's config.json alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUMBERS = {
 
 
 def fit(arguments: list[str]) -> int:
-    """Say which settings of a model fit a card's memory."""
+    """Print which settings of a model fit a GPU's memory."""
     options = _fit_parser().parse_args(arguments)
     for name in NUMBERS:
         value = getattr(options, name)

@@ -1,4 +1,4 @@
-"""What the commands share: the look of their help, and flags that change a configuration."""
+"""Shared by the commands: the layout of help, and flags that change a configuration."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dtm.runs.folder import RunFolder
 
 STOPPED = 130
-"""The exit code of a run that was asked to stop: whatever would come after it must not."""
+"""Exit code of a run that was stopped, so that scripts do not continue."""
 
 
 def train(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Whether runs may be compared: finished, on one budget, and alike in all but their methods."""
+"""Check that runs may be compared: finished, one budget, and equal in all but their methods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Entries = dict[str, dict[int, Run]]
 
 
 def audited(runs: Sequence[Run]) -> tuple[Entries, list[str]]:
-    """The runs by method and seed, and what a reader should know; runs that are not alike are refused."""
+    """The runs by method and seed, and notes for the reader; runs that are not comparable are refused."""
     require(bool(runs), "nothing to compare: name the folders of finished runs")
     entries = _by_method(runs)
     seeds = {name: sorted(found) for name, found in entries.items()}
@@ -40,7 +40,7 @@ def audited(runs: Sequence[Run]) -> tuple[Entries, list[str]]:
 
 
 def read_fingerprint(run: Run) -> dict[str, Any]:
-    """What the run wrote down when it started."""
+    """The fingerprint that the run wrote when it started."""
     path = run.folder.fingerprint
     require(
         path.is_file(),
@@ -71,7 +71,7 @@ def _by_method(runs: Sequence[Run]) -> Entries:
 
 
 def _one_setting(runs: Sequence[Run]) -> None:
-    """The seeds of an method are one setting of it."""
+    """Refuse seeds of a method with different settings."""
     first = runs[0].config
     for run in runs[1:]:
         own = [field for field in differing(first, run.config) if is_own(field)]
@@ -84,7 +84,7 @@ def _one_setting(runs: Sequence[Run]) -> None:
 
 
 def _alike(first: Run, second: Run) -> list[str]:
-    """Refuse two runs of one seed that differ in what decides; return what can move the last bits."""
+    """Refuse two runs of one seed that differ in more than the method; return differences in rounding."""
     one, other = read_fingerprint(first), read_fingerprint(second)
     deciding, rounding = dict(GROUPS), dict(ROUNDS)
     if Budget.parse(str(first.config.budget)).unit == "seconds":

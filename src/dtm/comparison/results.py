@@ -1,6 +1,6 @@
-"""What a comparison has found: a row for every run, intervals over seeds, a table, a figure and JSON.
+"""Results of a comparison: a row for every run, intervals over seeds, a table, a figure and JSON.
 
-The test prompts are asked once, here, of models that were chosen without them; a run keeps its answers.
+Test prompts are used once, here, for models that were chosen without them; a run keeps its results.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Row:
     finished: str
     """Why it ended: its budget, or a plateau before."""
     test: dict[str, float]
-    """Measures on the test prompts, asked once."""
+    """Measures on the test prompts."""
     validation: dict[str, float]
     """The last of the run's own evaluations."""
     cost: dict[str, int | float]
@@ -69,7 +69,7 @@ class Comparison:
     shared: dict[str, Any]
     """The fingerprint that all runs have in common."""
     notes: list[str]
-    """What a reader of the table should know."""
+    """Notes for the reader of the table."""
     trials: list[Trial] = field(default_factory=list)
 
     @property
@@ -97,7 +97,7 @@ class Comparison:
         }
 
     def figure(self) -> Figure:
-        """Validation measures against what was spent: the mean of an method's seeds, and their range."""
+        """Validation measures against what was spent: the mean of a method's seeds, and their range."""
         spent = f"spent_{self.budget.unit}"
         curves = {
             name: [[{**point, "tilt": point[spent]} for point in row.curve] for row in self.of(name)]
@@ -172,7 +172,7 @@ def interval(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def memory_words(comparison: Comparison) -> str:
-    """What peak memory means here."""
+    """How peak memory was measured."""
     on_gpu = comparison.shared["numerics"]["attention"].startswith("cuda")
     return "allocated by torch on the GPU" if on_gpu else "resident set of the process"
 

@@ -32,7 +32,7 @@ from dtm.runs.interrupts import Interrupted, Interrupts
 Say = Callable[[str], None]
 Verb = Literal["train", "pretrain"]
 POLL = 0.2
-"""Seconds between looks at the running processes."""
+"""Seconds between polls of the running processes."""
 
 
 def over_seeds(settings: Mapping[str, RunConfig], seeds: Sequence[int]) -> dict[str, RunConfig]:
@@ -197,7 +197,7 @@ class _Job:
         return self
 
     def verdict(self) -> str:
-        """How it ended, in a few words."""
+        """A short description of how it ended."""
         if not self.is_finished:
             return f"not finished, see {self.log}"
         summary = Run.open(self.folder).summary

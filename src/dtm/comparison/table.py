@@ -14,7 +14,7 @@ HEADS = {
     "spent_flops": "operations",
     "peak_memory": "memory, MiB",
 }
-"""What costs are called."""
+"""Column titles of the costs."""
 
 
 def table(comparison: Comparison) -> Table:
@@ -53,7 +53,7 @@ def _heads(comparison: Comparison) -> list[str]:
 
 
 def _cells(comparison: Comparison) -> dict[str, list[str]]:
-    """What stands under each of the heads, for the base and every method."""
+    """The cells of each row or column, for the base and every method."""
     measures = comparison.base
     cells = {"base": [*(_number(name, value) for name, value in measures.items()), *("–" for _ in COSTS)]}
     for method, found in comparison.summary().items():

@@ -28,7 +28,7 @@ RATES = (1.0, 1 / 3, 3.0)
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One setting of an method, and what came of it."""
+    """One setting of a method, and its result."""
 
     method: str
     number: int
@@ -41,7 +41,7 @@ class Trial:
 
 
 def trials(config: RunConfig, count: int) -> list[RunConfig]:
-    """The first ``count`` settings of an method's grid, the one it starts with first."""
+    """The first ``count`` settings of a method's grid, the one it starts with first."""
     method = load_method_class(config.method.name)(config.method)
     knobs: tuple[Changes, ...] = ({}, *method.tuning(config))
     places = sorted(
@@ -59,7 +59,7 @@ def trials(config: RunConfig, count: int) -> list[RunConfig]:
 
 
 def _rate(config: RunConfig, number: int) -> float:
-    """A learning rate of the grid; all but the one it starts with in as many digits as one would write."""
+    """A learning rate of the grid, rounded to three digits; the one it starts with is kept."""
     lr = config.optimizer.lr
     return lr if number == 0 else float(f"{lr * RATES[number]:.3g}")
 
@@ -108,7 +108,7 @@ def _changes(start: RunConfig, config: RunConfig) -> dict[str, Any]:
 
 
 def on_the_edge(records: Iterable[Trial]) -> list[str]:
-    """What a reader should know: where a learning rate beyond the grid might be better still."""
+    """Notes for the reader: picked learning rates at the edge of their grid."""
     return [
         f"{trial.method} took the learning rate {trial.changed['optimizer.lr']:.3g}, the edge of its grid"
         for trial in records

@@ -1,6 +1,6 @@
-"""What is evaluated, sampled or exported: a model by name or folder, an adapter, or a finished run.
+"""The model to evaluate, sample or export: by name or folder, an adapter, or a finished run.
 
-Where the parts lie is found first, cheaply; weights are read when they are needed.
+The files are found first; weights are read when they are needed.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Subject:
             f"{source.name} has no tokenizer and is asked by its own task alone: `dtm eval {source.name}` "
             f"without --task, `dtm sample {source.name}` without --prompt",
         )
-        chat = Chat.load(source.tokenizer)  # what is missing is said before gigabytes are read
+        chat = Chat.load(source.tokenizer)  # a missing tokenizer is reported before weights are read
         placement = Placement.resolve(device, precision)
         model = load_model(source.weights, dtype=placement.dtype, device=placement.device, nf4=source.nf4)
         require(

@@ -41,7 +41,7 @@ class MaskCount:
     block: int | None = None
     end_id: int | None = None
     """If given, the blocks after the one in which this token first occurs are not trained on. There the
-    posterior is the token itself and the loss nothing; a row then counts by the length that is left."""
+    posterior is the token itself and the loss is zero; a row then counts by its remaining length."""
 
     def __post_init__(self) -> None:
         require(

@@ -33,7 +33,7 @@ def maze_small() -> RunConfig:
         task=MazeConfig(size=15),
         model=ModelConfig(base="maze-small", width=128, layers=3, heads=4, ffn=256),
         decoding=DecodingConfig(order="max-probability", block=8, certainty=0.999, batch=320),
-        audit=AuditConfig(share=0.0),  # what certainty 0.999 can change is bounded
+        audit=AuditConfig(share=0.0),  # the effect of certainty 0.999 is bounded
         method=configure_method("c-dtm", after_end=False),
         tilt=TiltConfig(step=10 / 3, final=10.0, max_steps=120),
         replay=ReplayConfig(prompts=160, completions=8, refresh_every=40, refresh_fraction=0.5, priority=0.5),

@@ -1,4 +1,4 @@
-"""Sudoku and Countdown by small models from scratch: the benchmarks' puzzles at a scale of minutes."""
+"""Sudoku and Countdown with small models from scratch: the benchmarks' puzzles in minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A README for a model's folder: what it is, how it was made, what it reaches."""
+"""A README for a model's folder: what the model is, how it was made, and its results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dtm.config.registry import load_method_class
 from dtm.loop.policies import make_loop
 
 Form = Literal["adapter", "merged", "weights"]
-"""What the folder holds."""
+"""Contents of the folder."""
 USES = {
     "adapter": "The folder is a PEFT adapter with the module names of its base: peft loads it over that "
     "model, and so do `dtm eval` and `dtm sample`.",
@@ -45,7 +45,7 @@ def _how(config: RunConfig) -> str:
 
 
 def _front_matter(config: RunConfig, form: Form) -> str:
-    """What the hub reads; a base that lies in a folder is nobody else's."""
+    """Front matter for the hub; a base in a local folder is not named."""
     base = str(config.model.base)
     named = (
         [f"base_model: {base}"] if re.fullmatch(r"[\w.-]+/[\w.-]+", base) and not Path(base).exists() else []

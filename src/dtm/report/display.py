@@ -44,7 +44,7 @@ class Display:
             self._live.stop()
 
     def __call__(self, event: Event) -> None:
-        """Take in an event; print what deserves a line of its own."""
+        """Handle an event; print a line for important ones."""
         values = event.values
         if event.kind == "rollouts":
             self.latest |= {"reward": values["reward"], "per_second": values["per_second"]}
@@ -67,13 +67,13 @@ class Display:
             self._say(f"stopped: {values['reason']}")
 
     def _audit(self, values: Mapping[str, Any]) -> None:
-        """What the shortcuts of decoding change, for the live line; the end of them has a line of its own."""
+        """Show the audit of decoding shortcuts in the live line; a fallback has a line of its own."""
         self.latest["audit"] = (
             f"  {values['agreement']:.0%} as exact decoding, reward {values['reward_shift']:+.3f}"
         )
         if values["falls_back"] is not None:
             self.latest["audit"] = ""
-            self._say(f"decoding takes no shortcuts from here on: {values['falls_back']}")
+            self._say(f"exact decoding from here on: {values['falls_back']}")
 
     def _tick(self, step: int) -> None:
         now = time.perf_counter()

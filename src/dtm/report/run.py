@@ -1,4 +1,4 @@
-"""What a finished run leaves behind: figures, a summary, and a card for the model."""
+"""The report of a finished run: figures, a summary, and a model card."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_past_the_limit_the_run_goes_on_without_shortcuts_and_says_so(cached, ma
     rows = read_events(tmp_path / "metrics.jsonl", "audit")
     assert len(rows) == 1  # nothing is left to compare
     assert "more than audit.shift 0.1" in rows[0]["falls_back"]
-    assert "decoding takes no shortcuts from here on: the mean reward is" in console.file.getvalue()
+    assert "exact decoding from here on: the mean reward is" in console.file.getvalue()
     assert trainer.progress.exact_because == rows[0]["falls_back"]
     exact = replace(limited, decoding=replace(limited.decoding, cache="none"))
     calls.clear()

@@ -1,8 +1,8 @@
 """The published evaluations of Countdown, Sudoku, GSM8K and MATH500, item by item.
 
-A protocol is its authors' prompts, prefill, decoding and answer parser; docs/evaluation.md lists what is theirs
-and what is corrected. All decode blocks of 32 at two tokens per step, the most confident first, at temperature
-0, and count every test item once.
+A protocol is its authors' prompts, prefill, decoding and answer parser; docs/evaluation.md lists what is
+theirs and what is corrected. All decode blocks of 32 at two tokens per step, the most confident first, at
+temperature 0, and count every test item once.
 """
 
 from __future__ import annotations

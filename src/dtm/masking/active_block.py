@@ -21,7 +21,8 @@ class ActiveBlock:
 
     ``scores`` = "masked" (SPG): all K masked positions up to n are scored, with weight n/K. This is no bound,
     since a later block is also scored while everything before it is masked (claim B4).
-    "active": the k positions of block b alone, with weight nb len_b / k: the evidence bound of decoding block by block.
+    "active": the k positions of block b alone, with weight nb len_b / k: the evidence bound of decoding block
+    by block.
     """
 
     size: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -40,6 +41,13 @@ def load_object(spec: str, kind: str) -> Callable[..., Any]:
     return found
 
 
+def name_of(found: type) -> str:
+    """The name by which `load_object` finds a class again: module:Class, or file.py:Class in a script."""
+    file = getattr(sys.modules.get(found.__module__), "__file__", None)
+    place = os.path.relpath(file) if found.__module__ == "__main__" and file else found.__module__
+    return f"{place}:{found.__qualname__}"
+
+
 def last_line(frames: Sequence[traceback.FrameSummary]) -> str:
     """File and line of the last frame, in brackets; empty without frames."""
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
@@ -52,7 +60,13 @@ def _import_module(name: str) -> Any:
 
 
 def _import_file(path: Path) -> Any:
-    """Run a file as a module of its own name; it can import the files beside it."""
+    """Run a file as a module of its own name; it can import the files beside it.
+
+    The script that is running is not run again.
+    """
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if script is not None and path.resolve() == Path(script).resolve():
+        return sys.modules["__main__"]
     name = f"dtm_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

@@ -20,7 +20,7 @@ from dtm.engine import ORDERS, Decoder, LocalEngine, RolloutEngine
 from dtm.engine.collect import Collector
 from dtm.engine.draws import head_rows
 from dtm.errors import nearest, require
-from dtm.loading import load_object
+from dtm.loading import load_object, name_of
 from dtm.loop.policies import make_loop
 from dtm.loop.policy import Loop
 from dtm.masking import MaskCount, Masking
@@ -301,7 +301,12 @@ def _name_of(given: object, named: str) -> str:
     kind = type(given)
     if named.endswith(f":{kind.__qualname__}"):
         return named
-    return f"{kind.__module__}:{kind.__qualname__}"
+    require(
+        "<locals>" not in kind.__qualname__,
+        f"{kind.__qualname__} is defined inside a function, so its run could not be opened again: move it to "
+        "the top level of its file",
+    )
+    return name_of(kind)
 
 
 def _function_name(reward: Reward) -> str:

@@ -63,7 +63,7 @@ class Iterate(Loop):
     @property
     def final(self) -> float:
         """iterate.iterations."""
-        return self.config.iterate.iterations if self.config.budget is None else math.inf
+        return float(self.config.iterate.iterations) if self.config.budget is None else math.inf
 
     @property
     def ema(self) -> float | None:

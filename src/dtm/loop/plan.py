@@ -7,7 +7,6 @@ from dataclasses import asdict
 from dtm.capacity.forecast import Timing, counted_seconds, format_duration
 from dtm.capacity.memory import parameters
 from dtm.capacity.preflight import available, format_bytes
-from dtm.config import LanguageConfig
 from dtm.errors import require
 from dtm.loop.assemble import Assembly
 from dtm.tasks.language import LanguageTask
@@ -66,7 +65,7 @@ def pretraining_plan(assembly: Assembly) -> dict[str, str]:
     """The resolved plan of `dtm pretrain`."""
     config, task, settings = assembly.config, assembly.task, assembly.config.pretrain
     require(
-        not isinstance(config.task, LanguageConfig),
+        not isinstance(assembly.task, LanguageTask),
         f"{config.recipe} starts from a model that has been pretrained",
     )
     late = f", the last {settings.settle:.0%} masked in the decoder's blocks" if settings.settle else ""
@@ -87,7 +86,7 @@ def time_estimate(assembly: Assembly) -> str:
     if config.budget is not None:
         return f"until {config.budget} are spent on rollouts and updates; evaluations come on top"
     work = assembly.loop.work()
-    if isinstance(config.task, LanguageConfig) and assembly.shape is not None:
+    if isinstance(assembly.task, LanguageTask) and assembly.shape is not None:
         seconds = counted_seconds(
             assembly.shape,
             assembly.training_shape,

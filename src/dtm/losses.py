@@ -43,7 +43,7 @@ def weigh(
     r"""w̄ = e^{h (r − b)} / Z for every rollout of a buffer, and the mean w̄ of its peers.
 
     The baseline b may depend on the prompt and on its *other* completions (`peer_mean` of the reward):
-    it multiplies the prompt's loss by a constant and moves no minimiser (spec, 5.3), but keeps prompts
+    it multiplies the prompt's loss by a constant and moves no minimiser (docs/method.md, 5.3), but keeps prompts
     whose rewards are high whatever the completion from outweighing all others.
     ``log_z`` is log Z of the whole buffer; by default the log-mean-exp over the rewards given.
     """
@@ -207,7 +207,7 @@ def control_moments(
     x1: Int[Tensor, " N"],
     weight: Float[Tensor, " N"],
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-    r"""Numerator and denominator of the variance-minimising c, in logit space (spec, 5.1).
+    r"""Numerator and denominator of the variance-minimising c, in logit space (docs/method.md, 5.1).
 
         c* = E[w (1 − π_a(x) − π_θ(x) + ⟨π_a, π_θ⟩)] / E[1 − 2 π_a(x) + |π_a|²],   x = x_1^i
 
@@ -311,7 +311,7 @@ def available_kl(
     h: float,
     baseline: Float[Tensor, " N"] | None = None,
 ) -> float:
-    r"""KL(path_{a+h} ‖ path_a): what a phase can gain, in nats per sequence (spec, section 8).
+    r"""KL(path_{a+h} ‖ path_a): what a phase can gain, in nats per sequence (docs/method.md, 8).
 
     For one prompt it is h E_{a+h}[r] − log Z. The objective weighs prompts p by s_p Z_p, where s_p is
     the mean of e^{−h b} over its baselines (1 without), so what it can gain is
@@ -355,7 +355,7 @@ def gained_kl(
     log_weight: Float[Tensor, " N"],
     control: float = 1.0,
 ) -> Float[Tensor, " N"]:
-    r"""Each position's share of (L(π_a) − L(π_θ)) / Z, the nats absorbed so far (spec, section 8).
+    r"""Each position's share of (L(π_a) − L(π_θ)) / Z, the nats absorbed so far (docs/method.md, 8).
 
         (w̄ − c̄)(log π_θ − log π_a)(x_1) − c̄ KL(π_a ‖ π_θ),   whose mean does not depend on c̄.
 

@@ -1,6 +1,6 @@
 r"""The masking interpolant in mask-count form (C): any-order, and semi-autoregressive in blocks.
 
-The paper's hazard integral over t equals, for every schedule α (spec, section 2),
+The paper's hazard integral over t equals, for every schedule α (docs/method.md, section 2),
 
     L · E_{n ~ U{1..L}} E_S [ (1/k) Σ_{i ∈ S} ℓ_i ],
 

@@ -23,7 +23,7 @@ from dtm.verify.exact import World, all_sequences, decoder_law, number, random_w
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """A small annealed run, after the specification's table (section 10)."""
+    """A small annealed run, as described in docs/method.md, section 10."""
 
     phases: int = 8
     steps: int = 200

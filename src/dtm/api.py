@@ -153,7 +153,8 @@ def train(
     else:
         config, found = _resolve(config, "train", out, resume, reward)
         if found is not None and found.is_finished:
-            require_same_config(found, config)
+            if method is None and task is None:  # objects bring names and settings of their own
+                require_same_config(found, config)
             return Run(found)
         assembly = assemble(config, **given)
     if found is not None and found.is_finished:
@@ -208,7 +209,8 @@ def pretrain(
     else:
         config, found = _resolve(config, "pretrain", out, resume)
         if found is not None and found.is_finished:
-            require_same_config(found, config)
+            if task is None:
+                require_same_config(found, config)
             return Run(found)
         assembly = assemble(config, task=task)
     if found is not None and found.is_finished:

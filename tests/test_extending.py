@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from dtm.cli import main
 from dtm.config import IterateConfig
 from dtm.config.serialise import to_yaml
 from dtm.engine import Decoder
+from dtm.errors import ConfigError
 from dtm.recipes import RECIPES
 
 ROOT = Path(__file__).parents[1]
@@ -140,11 +143,64 @@ def test_task_and_model_of_ones_own_train_from_the_command_line(parity, tmp_path
     assert dtm.Run.open(out).summary["best"] == 1
 
 
-def test_the_task_pretrains_a_transformer_and_tunes_it(parity, tmp_path):
+SCRIPT = """
+import sys
+from dataclasses import replace
+from my_method import MyConfig, MyMethod
+from my_model import build
+from my_task import Parity
+import dtm
+
+class Louder(MyMethod):
+    pass
+
+class Named(Parity):
+    name = "named in a script"
+
+if __name__ == "__main__":
+    config = dtm.recipe("maze-small")
+    config = replace(
+        config,
+        device="cpu",
+        iterate=replace(config.iterate, iterations=1),
+        replay=replace(config.replay, completions=4),
+        optimizer=replace(config.optimizer, batch=8),
+        evaluation=replace(config.evaluation, prompts=4, completions=2),
+    )
+    dtm.train(config, method=Louder(MyConfig(strength=2.0)), task=Named(), model=build(), out=sys.argv[1])
+"""
+
+
+def test_objects_of_a_script_are_found_again_by_other_commands(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(SCRIPT, encoding="utf-8")
+    paths = [str(FOLDER), str(ROOT / "src")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "mine.py", "run"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(FOLDER))
+    config = dtm.Run.open("run").config
+    assert config.method.name == "mine.py:Louder"
+    assert config.method.strength == 2
+    assert config.task.kind == "mine.py:Named"
+
+
+def test_a_class_inside_a_function_is_refused_before_training(tiny, tmp_path):
+    class Hidden(load("my_method").MyMethod):
+        pass
+
+    with pytest.raises(ConfigError, match="defined inside a function"):
+        dtm.train(tiny, method=Hidden(), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_task_pretrains_a_transformer_and_tunes_it(parity, tmp_path, capsys):
     base, out = tmp_path / "base", tmp_path / "run"
     shape = ["--model.width", "16", "--model.layers", "1", "--model.heads", "2", "--model.ffn", "16"]
     steps = ["--pretrain.steps", "30", "--pretrain.batch", "64"]
     assert main(["pretrain", "maze-small", *parity, *shape, *steps, "--out", str(base)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"dtm train maze-small --task {parity[1]} --model.base" in printed
     flags = ["--model.base", str(base), "--tilt.max-steps", "2", "--out", str(out)]
     assert main(["train", "maze-small", *parity, *flags]) == 0
     assert dtm.Run.open(out).is_finished

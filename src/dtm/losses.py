@@ -43,8 +43,8 @@ def weigh(
     r"""w̄ = e^{h (r − b)} / Z for every rollout of a buffer, and the mean w̄ of its peers.
 
     The baseline b may depend on the prompt and on its *other* completions (`peer_mean` of the reward):
-    it multiplies the prompt's loss by a constant and moves no minimiser (docs/method.md, 5.3), but keeps prompts
-    whose rewards are high whatever the completion from outweighing all others.
+    it multiplies the prompt's loss by a constant and moves no minimiser (docs/method.md, 5.3), but keeps
+    prompts whose rewards are always high from outweighing all others.
     ``log_z`` is log Z of the whole buffer; by default the log-mean-exp over the rewards given.
     """
     # h r − log Z cancels to a small number: float32 would leave w̄ − c̄ with three digits at h = 1e-4.

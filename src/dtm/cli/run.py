@@ -73,6 +73,7 @@ def pretrain(arguments: list[str]) -> int:
     from dtm import api
     from dtm.loop.assemble import assemble
     from dtm.loop.plan import pretraining_plan, pretraining_time_estimate
+    from dtm.recipes import recipe
     from dtm.report.display import PretrainDisplay
 
     assembly = assemble(config)
@@ -86,7 +87,8 @@ def pretrain(arguments: list[str]) -> int:
         return _stopped(run, "pretrain")
     measures = "  ".join(f"{name} {value:.3f}" for name, value in run.summary.items() if value is not None)
     print(f"{measures}\nmodel: {run.folder.model}")
-    print(f"Tilt it with: dtm train {config.recipe} --model.base {run.folder.model}")
+    task = "" if config.task.kind == recipe(config.recipe).task.kind else f"--task {config.task.kind} "
+    print(f"Tune it with: dtm train {config.recipe} {task}--model.base {run.folder.model}")
     return 0
 
 

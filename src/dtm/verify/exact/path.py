@@ -126,7 +126,8 @@ def minimiser(
 ) -> Float[Tensor, "S L V"]:
     r"""argmin of the population loss: E_q[w T_c | x_t] / E_q[w | x_t], rollouts drawn from any law q.
 
-    π_{a+h} when q = ρ_a and the teacher is its posterior; otherwise the biased limit (docs/method.md, section 7).
+    π_{a+h} when q = ρ_a and the teacher is its posterior; otherwise the biased
+    limit of docs/method.md, section 7.
     """
     weight = (h * rollouts.reward).exp()
     return _targets(rollouts, teacher, h, control) / rollouts.given_state(weight)[:, None, None]

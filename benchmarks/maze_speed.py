@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 import dtm
-from dtm.loop import build
+from dtm.loop.assemble import assemble
 from dtm.loop.trainer import Trainer
 from dtm.models.transformer import Transformer
 from dtm.random import stream
@@ -95,15 +95,14 @@ def main() -> None:
         decoding=replace(recipe.decoding, batch=options.rows),
         replay=replace(recipe.replay, prompts=options.rows // 8, completions=8, refresh_every=options.steps),
         optimizer=replace(recipe.optimizer, batch=options.batch),
-        tilt=replace(recipe.tilt, max_steps=options.steps, absorbed=9.0),
+        tilt=replace(recipe.tilt, max_steps=options.steps, absorbed="never"),
         model=replace(recipe.model, base=options.base),
     )
-    device, task = build.build_device(config), build.build_task(config)
-    base = build.load_base(config, task) if options.base else build.new_model(config.model, task, 0)
-    collector = build.build_collector(config, task, build.build_scorer(config, task), lambda: None)
-    trainer = Trainer(
-        config, base, collector, build.build_objective(config), build.build_interpolant(config, task), 1.0
-    )
+    assembly = assemble(config)
+    if options.base is None:
+        assembly = assemble(config, model=assembly.new_model())
+    device, task, collector = assembly.placement.device, assembly.task, assembly.collector()
+    trainer = Trainer(assembly)
     flops, speed = peak_flops(device), bandwidth(device)
     length = 3 + task.completion_length
     model: Transformer = trainer.policy.teacher  # type: ignore[assignment]
@@ -112,7 +111,7 @@ def main() -> None:
 
     def rollouts() -> None:
         counted.rows = counted.passes = 0
-        with trainer.accelerator.autocast():
+        with assembly.placement.autocast():
             collector.collect(model, prompts, 8, 0.0, stream(0, "noise", device=device))
 
     model.on_pass = counted

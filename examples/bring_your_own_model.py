@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import dtm
 from dtm.config import EvaluationConfig, OptimizerConfig, ReplayConfig, TiltConfig
-from dtm.engine.collect import Collector
+from dtm.loop.assemble import assemble
 from dtm.loop.trainer import Trainer
 from dtm.masking import MaskCount
 from dtm.methods import mdm_loss
@@ -21,7 +21,6 @@ from dtm.random import stream
 from dtm.runs.events import Event
 from dtm.tasks.base import Task
 from dtm.tasks.maze import MazeTask
-from dtm.tasks.rewards import Scorer
 
 
 class Mixer(dtm.Denoiser):
@@ -86,10 +85,8 @@ def main(pretraining: int = 600, steps: int = 80, width: int = 32) -> tuple[floa
         optimizer=OptimizerConfig(lr=5e-4, batch=128),
         evaluation=EvaluationConfig(prompts=8, completions=2),
     )
-    low, high = task.reward_range
-    collector = Collector(task, Scorer(task.reward, "the maze's own"), dtm.Decoder(), batch=512)
-    interpolant, callbacks = MaskCount(), [report]
-    trainer = Trainer(config, model, collector, dtm.CDTM(), interpolant, high - low, callbacks)
+    assembly = assemble(config, task=task, model=model)
+    trainer, collector = Trainer(assembly, callbacks=[report]), assembly.collector()
     prompts = task.prompts("train", 96, stream(0, "before and after"))
 
     def reward() -> float:

@@ -12,7 +12,7 @@ import pytest
 import dtm
 from dtm.cli import main
 from dtm.comparison.results import gather, interval
-from dtm.comparison.settings import contestants
+from dtm.comparison.settings import contestants, with_method
 from dtm.comparison.table import markdown
 from dtm.errors import CheckpointError, ConfigError
 from dtm.runs.folder import RunFolder

@@ -93,9 +93,13 @@ def test_skipping_lets_a_flawed_reward_finish_what_it_has_begun(tiny, tmp_path):
 
 def test_a_hanging_reward_stops_the_run(tiny, tmp_path):
     config, over = replace(tiny, reward=replace(tiny.reward, timeout=0.2)), threading.Event()
+
+    def hanging(prompts, completions):
+        over.wait(60)
+
     try:
-        with pytest.raises(RewardError, match=r"<lambda> did not answer within 0\.2 s"):
-            dtm.train(config, reward=lambda prompts, completions: over.wait(60), out=tmp_path / "run")
+        with pytest.raises(RewardError, match=r"hanging did not answer within 0\.2 s"):
+            dtm.train(config, reward=hanging, out=tmp_path / "run")
     finally:
         over.set()
     assert load_latest(tmp_path / "run" / "checkpoints").state["step"] == 0

@@ -105,8 +105,8 @@ def counted_seconds(
 def format_duration(seconds: float) -> str:
     """A duration in a readable unit.
 
-    >>> format_duration(50), format_duration(600), format_duration(9000), format_duration(200_000)
-    ('50 seconds', '10 minutes', '2.5 hours', '2.3 days')
+    >>> [format_duration(seconds) for seconds in (50.0, 600.0, 9000.0, 200_000.0)]
+    ['50 seconds', '10 minutes', '2.5 hours', '2.3 days']
     """
     for size, unit in ((86_400, "days"), (3600, "hours")):
         if seconds >= size:

@@ -23,8 +23,15 @@ DIGITS, MASK, LENGTH, STEP = 10, 10, 8, 3.0
 def main(phases: int = 3, steps: int = 60, seed: int = 0) -> list[float]:
     """Tilt the model by STEP in each phase; return the mean reward before every phase and at the end."""
     torch.manual_seed(seed)
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
-    bert = BertForMaskedLM(BertConfig(vocab_size=DIGITS + 1, max_position_embeddings=16, **sizes)).eval()
+    shape = BertConfig(
+        vocab_size=DIGITS + 1,
+        max_position_embeddings=16,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=128,
+    )
+    bert = BertForMaskedLM(shape).eval()
     adapter = LoraConfig(r=8, lora_alpha=16, target_modules=["query", "key", "value", "dense"])
     model = get_peft_model(bert, adapter, adapter_name="student")
     model.add_adapter("pi_a", adapter)

@@ -68,3 +68,10 @@ def test_custom_reward_runs_from_python_and_by_name(tmp_path, monkeypatch):
 def test_own_model_is_tuned_towards_the_reward():
     base, tuned = load("bring_your_own_model").main(pretraining=200, steps=40)
     assert tuned > base + 0.02
+
+
+def test_a_loop_of_your_own_raises_the_reward():
+    pytest.importorskip("peft")
+    pytest.importorskip("transformers")
+    rewards = load("own_loop").main(phases=1, steps=40)
+    assert rewards[-1] > rewards[0] + 0.03

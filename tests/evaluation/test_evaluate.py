@@ -10,6 +10,7 @@ import torch
 
 from dtm.config import EvaluationConfig
 from dtm.evaluation.length import effective_lengths
+from dtm.loop.assemble import assemble
 
 
 def test_the_measures_are_those_of_the_samples(finished):
@@ -30,7 +31,7 @@ def test_prompts_and_noise_do_not_depend_on_the_seed_of_the_run(finished):
 
     other = replace(finished.config, seed=99)
     asked = EvaluationConfig(prompts=4, completions=2)
-    assert api.measure(other, finished.model, asked) == finished.evaluate(asked)
+    assert api.measure(assemble(other), finished.model, asked) == finished.evaluate(asked)
 
 
 def test_a_finished_run_reports_the_evaluation_of_its_model(finished):

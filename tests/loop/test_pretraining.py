@@ -91,6 +91,7 @@ def test_settling_needs_blocks(short, tmp_path):
     config = replace(
         short,
         decoding=replace(short.decoding, block=None),
+        method=replace(short.method, after_end=True),
         pretrain=replace(short.pretrain, settle=0.3),
     )
     for use in (Pretrainer, pretraining_plan, pretraining_time_estimate):

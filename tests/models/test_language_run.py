@@ -97,7 +97,7 @@ def test_a_quantised_run_is_killed_resumed_exported_and_measured(config, tmp_pat
     assert any(value.abs().max() > 0 for value in learnt)
     config = replace(config, reward=replace(config.reward, function=None))
     measured = dtm.api.measure(
-        config, resumed.model, EvaluationConfig(split="test", prompts=10, completions=1)
+        assemble(config), resumed.model, EvaluationConfig(split="test", prompts=10, completions=1)
     )
     assert {
         "reward",
@@ -170,10 +170,9 @@ def test_too_long_prompts_are_left_out_and_counted(config):
     told = some.spoken_counts()
     assert told.startswith(f"{len(lengths) - some.too_long['train']} train, ")
     assert told.endswith(f"; {sum(some.too_long.values())} of more than {middle} tokens are left out")
-    assert "left out" not in training_plan(config)["prompts"]
-    short = assemble(replace(config, task=replace(config.task, prompt_length=20))).task
+    assert "left out" not in training_plan(assemble(config))["prompts"]
     with pytest.raises(DataError, match=r"all \d+ train prompts of countdown are longer than 20 tokens"):
-        short.prompts("train", 3, torch.Generator().manual_seed(0))
+        assemble(replace(config, task=replace(config.task, prompt_length=20)))
 
 
 def test_own_rows_and_an_own_reward(config, llada, tmp_path):

@@ -80,7 +80,7 @@ def test_an_adapter_run_is_examined_exported_and_merged(tuned, tmp_path, capsys)
     for said in (
         f"- base: `{tuned.config.model.base}` in NF4",
         "- adapter: LoRA, rank 4, α 8, targets all",
-        "- objective: c-DTM, control variate `one`, ratio guard off",
+        "- method: c-dtm (control_variate one, guard False,",
         "- tilt: a = 6 in 2 steps; reached the final tilt A = 6",
         "letters",
         "- data: countdown, dtm prompts, completions of 8 tokens",
@@ -133,11 +133,11 @@ def test_a_run_of_all_weights_is_exported_as_a_model(finished, tmp_path, capsys)
 
 
 def test_the_card_of_a_baseline_names_its_settings(tiny):
-    config = update(tiny, {"objective": {"name": "spg"}}, "here")
+    config = update(tiny, {"method": {"name": "spg"}}, "here")
     summary = {"tuned": {"reward": 1.0}, "base": {"reward": 0.0}, "tilt": 9.0, "steps": 36, "finished": ""}
     card = model_card(config, summary)
     assert "tuned by spg" in card
-    assert "- objective: spg: preset fixed, updates 4, draws 2," in card
+    assert "- method: spg (updates 4, preset fixed, draws 2," in card
     assert "- iterations: 9 in 36 steps" in card
 
 

@@ -45,11 +45,11 @@ def test_without_a_best_reward_there_is_no_gap_to_speak_of():
     assert "gap_closed" not in summary
 
 
-def test_the_card_names_base_objective_and_measures():
+def test_the_card_names_base_method_and_measures():
     config = RunConfig(recipe="mine", seed=3)
     card = model_card(config, summarise(config, progress(0.2, 0.35)))
     assert "| reward | 0.200 | 0.350 |" in card
-    assert "control variate `adaptive`, ratio guard on" in card
+    assert "method: c-dtm (control_variate adaptive, guard True," in card
     assert "reached the final tilt A = 2" in card
     assert "seed 3" in card
 

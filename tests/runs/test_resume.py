@@ -162,7 +162,7 @@ def test_a_resume_from_another_base_is_refused(stopped):
     run, config = stopped
     weights = next(Path(config.model.base).rglob("model.safetensors"))
     save_file({name: 1.3 * value for name, value in load_file(weights).items()}, weights)
-    with pytest.raises(ConfigError, match=r"has changed:\n  the base\n    other weights\nPut it back"):
+    with pytest.raises(ConfigError, match=r"have changed:\n  the base\n    other weights\nRestore them"):
         dtm.train(config, out=run.path, resume=True)
 
 
@@ -245,7 +245,7 @@ def test_a_run_killed_before_its_first_checkpoint_can_be_started_again(tiny, tmp
 
 
 def test_a_configuration_that_cannot_run_leaves_its_folder_free(tiny, tmp_path):
-    wrong = replace(tiny, objective=replace(tiny.objective, control_variate="adaptiv"))
+    wrong = replace(tiny, method=replace(tiny.method, control_variate="adaptiv"))
     with pytest.raises(ConfigError, match="Did you mean 'adaptive'"):
         dtm.train(wrong, out=tmp_path / "run")
     quick = replace(tiny, tilt=replace(tiny.tilt, final=1.0, max_steps=1))

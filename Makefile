@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CHECKED := src tests examples benchmarks
 NEW_ENOUGH := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 # The first of these that starts and is new enough; give your own with PYTHON=/path/to/python3
-PYTHON ?= $(shell for python in python3.12 python3.11 python3; do \
+PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help

@@ -1,6 +1,6 @@
 """The comparisons behind results/compare/: python benchmarks/compare.py --data-dir DATA --jobs 9.
 
-The paper's objectives on Sudoku and Countdown at equal tokens, each tuned by as many trials, some runs side
+The paper's methods on Sudoku and Countdown at equal tokens, each tuned by as many trials, some runs side
 by side; then DTM and SPG on Sudoku at equal wall-clock, one run at a time, with the settings picked before.
 The table of countdown-tokens has the accuracy on items that need × or ÷ beside that of the base. Bases are
 pretrained unless --out holds them. Whatever has finished is kept. --smoke is all of it in miniature.
@@ -18,7 +18,7 @@ from pathlib import Path
 from dtm.cli import main as dtm
 
 RESULTS = Path(__file__).parents[1] / "results" / "compare"
-OBJECTIVES = "c-dtm,spg,wd1,diffu-grpo,unigrpo,gdpo,vrpo"
+METHODS = "c-dtm,spg,wd1,diffu-grpo,unigrpo,gdpo,vrpo"
 SMALL = shlex.split("""
     --device cpu --model.width 32 --model.layers 1 --model.heads 2 --model.ffn 48
     --pretrain.steps 40 --pretrain.batch 32 --pretrain.held-out 16
@@ -27,7 +27,7 @@ SMALL = shlex.split("""
 """)
 """Fields of a run that checks the study itself."""
 BRIEF = {
-    "objectives": "c-dtm,spg",
+    "methods": "c-dtm,spg",
     "tokens": "2e3tokens",
     "seconds": "1s",
     "seeds": "1",
@@ -66,8 +66,8 @@ def compare(name: str, recipe: str, out: Path, results: Path, *arguments: str) -
 def picked(folder: Path, names: Sequence[str]) -> list[str]:
     """The settings that a tuned comparison picked, as flags."""
     trials = json.loads((folder / "compare.json").read_text(encoding="utf-8"))["tuning"]
-    chosen = [trial for trial in trials if trial["picked"] and trial["objective"] in names]
-    fields = [(trial["objective"], *change) for trial in chosen for change in trial["changed"].items()]
+    chosen = [trial for trial in trials if trial["picked"] and trial["method"] in names]
+    fields = [(trial["method"], *change) for trial in chosen for change in trial["changed"].items()]
     return [part for name, field, value in fields for part in ("--set", f"{name}.{field}={value}")]
 
 
@@ -80,13 +80,13 @@ def main() -> None:
     parser.add_argument(
         "--data-dir", type=Path, metavar="DATA", help="folder of the published test sets (default: our own)"
     )
-    parser.add_argument("--objectives", default=OBJECTIVES, metavar="A,B,…", help="default: the paper's")
+    parser.add_argument("--methods", default=METHODS, metavar="A,B,…", help="default: the paper's")
     parser.add_argument(
         "--tokens", default="1.2e7tokens", metavar="B", help="budget of a run (default: 1.2e7tokens)"
     )
     parser.add_argument("--seconds", default="20s", metavar="B", help="of the wall-clock runs (default: 20s)")
     parser.add_argument("--seeds", default="3", metavar="N", help="default: 3")
-    parser.add_argument("--trials", default="6", metavar="N", help="of each objective (default: 6)")
+    parser.add_argument("--trials", default="6", metavar="N", help="of each method (default: 6)")
     parser.add_argument("--jobs", default="9", metavar="J", help="runs side by side (default: 9)")
     parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
     if parser.parse_args().smoke:
@@ -97,14 +97,14 @@ def main() -> None:
         small += ["--task.data-dir", str(options.data_dir)]
     results = options.out / "results" if options.smoke else RESULTS
     common = ["--seeds", options.seeds, *small]
-    tuned = ["--objectives", options.objectives, "--budget", options.tokens, "--jobs", options.jobs]
+    tuned = ["--methods", options.methods, "--budget", options.tokens, "--jobs", options.jobs]
     tuned += ["--tune", "--trials", options.trials]
     folders = {}
     for recipe in ("sudoku-mini", "countdown-mini"):
         start = ["--model.base", base(recipe, options.out, small), *common]
         name = f"{recipe.removesuffix('-mini')}-tokens"
         folders[recipe] = compare(name, recipe, options.out, results, *tuned, *start)
-    clock = ["--objectives", "c-dtm,spg", "--budget", options.seconds]
+    clock = ["--methods", "c-dtm,spg", "--budget", options.seconds]
     clock += picked(folders["sudoku-mini"], ("c-dtm", "spg"))
     start = ["--model.base", base("sudoku-mini", options.out, small), *common]
     compare("sudoku-seconds", "sudoku-mini", options.out, results, *clock, *start)

@@ -11,20 +11,22 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
+from typing import Any
 
 from dtm.evaluation.grade import GRADERS
-from dtm.tasks.answers.verdict import RULES
+from dtm.tasks.answers.verdict import RULES, Grader, Rules
 from dtm.tasks.arithmetic import evaluate
 
 PUZZLE, SOLUTION = "3014002020004130", "3214142323414132"
-ROWS = {
+ROWS: dict[str, tuple[str, Any]] = {
     "countdown": ("", [[38, 92, 52], 78]),
     "sudoku": (PUZZLE, SOLUTION),
     "gsm8k": ("", 18.0),
     "math500": ("", r"\frac{1}{2}"),
 }
-COLUMNS = {
+COLUMNS: dict[str, dict[str, list[Any]]] = {
     "countdown": {"numbers": [[38, 92, 52]], "target": [78]},
     "sudoku": {"puzzle": [PUZZLE], "solution": [SOLUTION]},
     "gsm8k": {"answer": ["1,000"]},
@@ -92,17 +94,26 @@ def texts(count: int, seed: int) -> Iterator[str]:
             yield "".join(draw.choices(PIECES, k=length))
 
 
+def grade(grader: Grader, question: str, ground_truth: Any, rules: Rules, text: str) -> object:
+    """The verdict on a text."""
+    return grader(question, ground_truth, text, rules)
+
+
+def reward(function: Callable[..., object], columns: dict[str, list[Any]], text: str) -> object:
+    """The reward of a text."""
+    return function([""], [text], **columns)
+
+
 def calls() -> dict[str, Callable[[str], object]]:
     """Everything that reads a model's text, by name."""
     found: dict[str, Callable[[str], object]] = {"arithmetic": evaluate}
     for task, grader in GRADERS.items():
         for rules in RULES:
             if (task, rules) != ("math500", "fixed"):
-                found[f"{task} {rules}"] = lambda text, g=grader, t=task, r=rules: g(*ROWS[t], text, r)
+                found[f"{task} {rules}"] = partial(grade, grader, *ROWS[task], rules)
         module = import_module(f"dtm.tasks.{task}.reward")
         for name in REWARDS[task]:
-            function = getattr(module, name)
-            found[f"{task} {name}()"] = lambda text, f=function, t=task: f([""], [text], **COLUMNS[t])
+            found[f"{task} {name}()"] = partial(reward, getattr(module, name), COLUMNS[task])
     return found
 
 

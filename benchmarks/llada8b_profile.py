@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.autograd import DeviceType
+from torch.autograd import DeviceType  # type: ignore[attr-defined]  # public, but not in its __all__
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity
 
@@ -64,6 +64,7 @@ def switches(bench: Rig) -> None:
     policy, rows = make_policy(bench, merge=True), bench.sizes.micro_batches[0]
     found: dict[str, dict[str, float]] = {}
     apart = copy.copy(policy.pi_a())
+    assert isinstance(apart, Transformer)
     apart.adds_in_place = False
     for name, model, kernel in (
         ("separate products", policy.base, None),  # a merged model's products, before fusing

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from dtm.models.adapters import LoRA
-from dtm.models.nf4 import with_nf4_layers
+from dtm.models.nf4 import add_nf4_layers
 from dtm.models.policy import Policy
 from dtm.models.shape import TransformerConfig
 from dtm.models.storage import without_memory
@@ -86,7 +86,7 @@ def random_model(bench: Rig, nf4: bool = False) -> Transformer:
     model, noise = without_memory(bench.sizes.model), stream(0, "weights", device=bench.device)
     shapes = {name: value.shape for name, value in model.named_parameters()}
     if nf4:
-        model = with_nf4_layers(model)
+        add_nf4_layers(model, model.linears())
     for name, shape in shapes.items():
         value = torch.ones(shape, device=bench.device, dtype=bench.dtype)
         if value.dim() == 2:

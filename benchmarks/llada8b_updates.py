@@ -12,8 +12,7 @@ from dtm.capacity.memory import TrainingShape, estimate
 from dtm.loop.replay import Replay
 from dtm.masking import MaskCount
 from dtm.methods import CDTM
-from dtm.methods.c_dtm import HELD
-from dtm.methods.control_variates import one
+from dtm.methods.c_dtm import HELD, CDTMConfig
 from dtm.models.adapters import LoRA
 from dtm.models.policy import Policy
 from dtm.random import stream
@@ -48,7 +47,7 @@ def buffer(bench: Rig, rows: int) -> Replay:
 def training(bench: Rig, policy: Policy, rows: int) -> tuple[Callable[[], None], Callable[[], None]]:
     """A micro-batch, forward and backward, and the optimiser's step."""
     replay, noise = buffer(bench, 4 * rows), stream(0, "masks", device=bench.device)
-    objective, phase = CDTM(one, guard=False), Phase(0, 0.0, 1.0, 1.0)
+    method, phase = CDTM(CDTMConfig(control_variate="one", guard=False)), Phase(0, 0.0, 1.0, 1.0)
     optimizer = torch.optim.AdamW(policy.trained(), lr=1e-5, fused=bench.on_gpu)
     policy.student.train()
 
@@ -56,8 +55,8 @@ def training(bench: Rig, policy: Policy, rows: int) -> tuple[Callable[[], None],
         drawn, weights, _ = replay.draw(rows, 0.0, noise)
         states = MaskCount(bench.sizes.block).states(drawn, bench.sizes.model.mask_id, noise)
         with bench.autocast():
-            loss = objective.loss(policy, states, weights, phase)
-        loss.value.backward()
+            loss = method.loss(policy, states, weights, phase)
+        torch.autograd.backward(loss.value)
 
     def step() -> None:
         torch.nn.utils.clip_grad_norm_(policy.trained(), 2.0)

@@ -22,12 +22,13 @@ import torch
 import dtm
 from dtm import api, losses
 from dtm.comparison.sweep import over_seeds, run_all, spread
-from dtm.config import EvaluationConfig, RunConfig
+from dtm.config import EvaluationConfig, MazeConfig, RunConfig, configure_method
 from dtm.evaluation.evaluate import Evaluation
-from dtm.loop import build
+from dtm.loop.assemble import Assembly, assemble
 from dtm.models.storage import load_model
 from dtm.report.figures import comparison_figure
 from dtm.runs.folder import kept_json, write_json
+from dtm.tasks.maze import MazeTask
 from dtm.tasks.maze.figure import density_figure
 from study import called, commits, curve, finite, in_rounds, machine, made_at, pretraining, slug
 
@@ -96,7 +97,7 @@ def _ablation(config: RunConfig, control: str, h: float) -> RunConfig:
     """
     return replace(
         in_rounds(config, h, A, updates=ROUND, rounds=ROUNDS, prompts=320, completions=8),
-        objective=replace(config.objective, control_variate=control, guard=control == "adaptive"),
+        method=configure_method("c-dtm", control_variate=control, guard=control == "adaptive"),
         optimizer=replace(config.optimizer, batch=384),
         evaluation=EvaluationConfig(prompts=256, completions=4),
     )
@@ -104,12 +105,15 @@ def _ablation(config: RunConfig, control: str, h: float) -> RunConfig:
 
 def _small(config: RunConfig) -> RunConfig:
     """The same in miniature, to check the study itself."""
+    task, step = config.task, config.tilt.step
+    assert isinstance(task, MazeConfig)
+    assert step != "auto"
     return replace(
         config,
         device="cpu",
-        task=replace(config.task, size=7, completion_length=12),
+        task=replace(task, size=7, completion_length=12),
         model=replace(config.model, width=64, layers=2, heads=2, ffn=96),
-        tilt=replace(config.tilt, final=2 * config.tilt.step, max_steps=2),  # type: ignore[operator]
+        tilt=replace(config.tilt, final=2 * step, max_steps=2),
         replay=replace(config.replay, prompts=4, completions=2),
         optimizer=replace(config.optimizer, batch=8),
         evaluation=EvaluationConfig(prompts=4, completions=2),
@@ -120,10 +124,10 @@ def _small(config: RunConfig) -> RunConfig:
 # ── what is measured ─────────────────────────────────────────────────────────────────────────────
 
 
-def measure(config: RunConfig, model: dtm.Transformer, sizes: Sizes) -> dict[str, Any]:
+def measure(assembly: Assembly, model: dtm.Denoiser, sizes: Sizes) -> dict[str, Any]:
     """Test measures of a model, and sampled paths of a few pairs."""
-    tested = api.measure(config, model, sizes.test)
-    drawn = api.measure(config, model, sizes.pictures)
+    tested = api.measure(assembly, model, sizes.test)
+    drawn = api.measure(assembly, model, sizes.pictures)
     samples = [list(pair) for pair in zip(drawn.prompts, drawn.completions, strict=True)]
     return {**tested.measures, "best": tested.best, "samples": samples}
 
@@ -132,7 +136,7 @@ def measured_run(folder: Path, sizes: Sizes) -> dict[str, Any]:
     """The measures of a finished run, kept in its folder."""
     run = dtm.Run.open(folder)
     return kept_json(
-        folder / f"test-{sizes.test.prompts}.json", lambda: measure(run.config, run.model, sizes)
+        folder / f"test-{sizes.test.prompts}.json", lambda: measure(run.assembly, run.model, sizes)
     )
 
 
@@ -140,9 +144,9 @@ def measured_base(config: RunConfig, sizes: Sizes) -> dict[str, Any]:
     """The same for a base under a configuration's decoder, and all its rewards for the effective tilt."""
 
     def fresh() -> dict[str, Any]:
-        model = load_model(Path(str(config.model.base)))
-        wide = api.measure(config, model, sizes.base)
-        return {**measure(config, model, sizes), "rewards": wide.rewards, "groups": _groups(wide)}
+        assembly, model = assemble(config), load_model(Path(str(config.model.base)))
+        wide = api.measure(assembly, model, sizes.base)
+        return {**measure(assembly, model, sizes), "rewards": wide.rewards, "groups": _groups(wide)}
 
     return kept_json(_base_file(config, sizes), fresh)
 
@@ -223,7 +227,7 @@ def write_results(
             }
         )
         for seed, run, row in zip(SEEDS, of_seeds, found, strict=True):
-            told = {"setting": name, "seed": seed, **finite(row)}
+            told: dict[str, Any] = {"setting": name, "seed": seed, **finite(row)}
             told |= {"curve": curve(run), "environment": made_at(run)}
             write_json(out / f"{slug(name)}-{seed}.json", told)
     default = rows[0]
@@ -253,7 +257,8 @@ def _write_figures(
     sizes: Sizes,
 ) -> None:
     first = next(iter(chosen.values()))
-    task = build.build_task(first)
+    task = assemble(first).task
+    assert isinstance(task, MazeTask)
     groups = {
         "default": ["default"],
         "good-base": [name for name in chosen if name.startswith("c ")],

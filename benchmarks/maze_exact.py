@@ -45,7 +45,7 @@ def covered(paths: Sequence[list[list[Cell]]], weights: Tensor, drawn: int, seed
     found = []
     for again in range(3):
         chosen = torch.multinomial(
-            weights, drawn, replacement=True, generator=stream(seed, "draws", drawn, again)
+            weights, drawn, replacement=True, generator=stream(seed, f"draws {again}", drawn)
         )
         picked = [cells[place] for cells, row in zip(paths, chosen.tolist(), strict=True) for place in row]
         group = torch.arange(len(paths)).repeat_interleave(drawn)

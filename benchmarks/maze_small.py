@@ -20,8 +20,8 @@ from typing import Any
 import dtm
 from dtm import api
 from dtm.comparison.sweep import run_all, spread
-from dtm.config import EvaluationConfig
-from dtm.loop import build
+from dtm.config import EvaluationConfig, configure_method
+from dtm.loop.assemble import assemble
 from dtm.report.figures import annealing_figure
 from dtm.runs.folder import write_json
 from study import curve
@@ -40,8 +40,8 @@ Measures = dict[str, float]
 def recipe(control: str, seed: int, smoke: bool) -> dtm.RunConfig:
     """The configuration of one run."""
     config = dtm.recipe("maze-small")
-    objective = replace(config.objective, control_variate=control, guard=CONTROLS[control])
-    config = replace(config, seed=seed, objective=objective)
+    method = configure_method("c-dtm", control_variate=control, guard=CONTROLS[control])
+    config = replace(config, seed=seed, method=method)
     if not smoke:
         return config
     return replace(
@@ -57,9 +57,8 @@ def measure(run: dtm.Run, setting: EvaluationConfig) -> dict[str, Measures]:
     """Base and tuned model on the larger test set, kept in the run's folder."""
     path = run.path / f"measures-{setting.prompts}x{setting.completions}.json"
     if not path.is_file():
-        config = run.config
-        tuned = api.measure(config, run.model, setting)
-        shared = replace(config, seed=0, objective=dtm.RunConfig().objective)  # what the base depends on
+        tuned = api.measure(run.assembly, run.model, setting)
+        shared = replace(run.config, seed=0, method=configure_method("c-dtm"))  # what the base depends on
         write_json(path, {"base": measure_base(shared, setting), "tuned": tuned.measures, "best": tuned.best})
     measures: dict[str, Measures] = json.loads(path.read_text(encoding="utf-8"))
     return measures
@@ -68,7 +67,8 @@ def measure(run: dtm.Run, setting: EvaluationConfig) -> dict[str, Measures]:
 @cache
 def measure_base(config: dtm.RunConfig, setting: EvaluationConfig) -> Measures:
     """The base is the same for every run, so one process measures it once."""
-    return api.measure(config, build.load_base(config, build.build_task(config)), setting).measures
+    assembly = assemble(config)
+    return api.measure(assembly, assembly.base, setting).measures
 
 
 def quantities(measured: dict[str, Any]) -> Measures:

@@ -19,9 +19,8 @@ from pathlib import Path
 import torch
 
 import dtm
-from dtm.capacity.flops import pass_flops
 from dtm.engine import generate
-from dtm.loop import build
+from dtm.loop.assemble import assemble
 from dtm.loop.trainer import Trainer
 from dtm.models.transformer import Transformer
 from dtm.random import stream
@@ -97,41 +96,40 @@ def main() -> None:
         decoding=replace(recipe.decoding, batch=options.rows),
         replay=replace(recipe.replay, prompts=options.rows // 8, completions=8, refresh_every=options.steps),
         optimizer=replace(recipe.optimizer, batch=options.batch),
-        tilt=replace(recipe.tilt, max_steps=options.steps, absorbed=9.0),
+        tilt=replace(recipe.tilt, max_steps=options.steps, absorbed="never"),
         model=replace(recipe.model, base=options.base),
     )
-    device, task = build.build_device(config), build.build_task(config)
-    base = build.load_base(config, task) if options.base else build.new_model(config.model, task, 0)
-    collector = build.build_collector(config, task, build.build_scorer(config, task), lambda: None)
-    trainer = Trainer(
-        config, base, collector, build.build_objective(config), build.build_interpolant(config, task), 1.0
-    )
+    assembly = assemble(config)
+    if options.base is None:
+        assembly = assemble(config, model=assembly.new_model())
+    device, task = assembly.placement.device, assembly.task
+    trainer = Trainer(assembly)
     flops, speed = peak_flops(device), bandwidth(device)
     length = 3 + task.completion_length
     model: Transformer = trainer.policy.teacher  # type: ignore[assignment]
-    counted = Passes(length)
+    counted, ledger = Passes(length), model.on_pass
     prompts = task.prompts("train", options.rows // 8, stream(0, "prompts")).to(device)
 
     def rollouts() -> None:
         counted.rows = counted.passes = 0
-        with trainer.accelerator.autocast():
+        with assembly.placement.autocast():
             generate(
                 model,
                 prompts,
-                task.completion_length,
-                collector.engine.decoder,
+                assembly.task.completion_length,
+                assembly.decoder,
                 completions=8,
                 batch=options.rows,
             )
 
-    ledger, model.on_pass = model.on_pass, counted
+    model.on_pass = counted
     buffer = seconds(rollouts, 3)
     model.on_pass = ledger
     replay = trainer.open_phase()
     update = seconds(lambda: trainer.step(replay), 20)
     scored = (config.decoding.block or task.completion_length) / 2
     forward = (
-        pass_flops(model.config, length, length, scored) / flops,
+        model.config.flops(length, length, scored) / flops,
         row_bytes(model, length, scored) / speed,
     )
     rows = [

@@ -24,7 +24,8 @@ import dtm
 from dtm import api
 from dtm.api import Run
 from dtm.comparison.sweep import over_seeds, run_all, spread
-from dtm.config import EvaluationConfig, RunConfig
+from dtm.config import EvaluationConfig, MiniConfig, RunConfig, configure_method
+from dtm.loop.assemble import Assembly, assemble
 from dtm.models.storage import load_model
 from dtm.report.figures import LENGTH, comparison_figure
 from dtm.runs.folder import kept_json, write_json
@@ -72,6 +73,7 @@ def bases(data_dir: Path | None, smoke: bool) -> dict[str, RunConfig]:
     chosen = {}
     for name in TASKS:
         config = dtm.recipe(name)
+        assert isinstance(config.task, MiniConfig)
         config = replace(
             config, task=replace(config.task, data_dir=None if data_dir is None else str(data_dir))
         )
@@ -88,12 +90,13 @@ def ablations(config: RunConfig, smoke: bool) -> dict[str, RunConfig]:
     """Every ablation by name."""
     chosen = {f"h {h:g}": _annealed(config, h) for h in (1.5, 3.0, 6.0, 12.0)}
     reference = chosen[REFERENCE]
-    for name, changes in {
+    variants: dict[str, dict[str, Any]] = {
         "any-order masks": {"block": "any-order"},
         "c one": {"control_variate": "one", "guard": False},
         "c zero": {"control_variate": "zero", "guard": False},
-    }.items():
-        chosen[name] = replace(reference, objective=replace(reference.objective, **changes))
+    }
+    for name, changes in variants.items():
+        chosen[name] = replace(reference, method=configure_method("c-dtm", **changes))
     return {name: _small(setting) for name, setting in chosen.items()} if smoke else chosen
 
 
@@ -135,23 +138,25 @@ def _small(config: RunConfig) -> RunConfig:
 # ── what is measured ─────────────────────────────────────────────────────────────────────────────
 
 
-def measure(config: RunConfig, model: dtm.Transformer, sizes: Sizes) -> dict[str, Any]:
+def measure(assembly: Assembly, model: dtm.Denoiser, sizes: Sizes) -> dict[str, Any]:
     """Test measures of a model at temperature 1, and under "greedy" at 0."""
     return {
-        **api.measure(config, model, sizes.sampled).measures,
-        "greedy": api.measure(config, model, sizes.greedy).measures,
+        **api.measure(assembly, model, sizes.sampled).measures,
+        "greedy": api.measure(assembly, model, sizes.greedy).measures,
     }
 
 
 def measured_base(config: RunConfig, sizes: Sizes) -> dict[str, Any]:
     """The measures of a base, kept beside it."""
     folder = Path(str(config.model.base))
-    return kept_json(folder.parent / _measures(sizes), lambda: measure(config, load_model(folder), sizes))
+    return kept_json(
+        folder.parent / _measures(sizes), lambda: measure(assemble(config), load_model(folder), sizes)
+    )
 
 
 def measured_run(run: Run, sizes: Sizes) -> dict[str, Any]:
     """The measures of a tuned model, kept in its run's folder."""
-    return kept_json(run.path / _measures(sizes), lambda: measure(run.config, run.model, sizes))
+    return kept_json(run.path / _measures(sizes), lambda: measure(run.assembly, run.model, sizes))
 
 
 def _measures(sizes: Sizes) -> str:

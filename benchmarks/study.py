@@ -23,7 +23,7 @@ def in_rounds(
     """
     return replace(
         config,
-        tilt=TiltConfig(step=h, final=final, max_steps=round(updates * rounds * h / final), absorbed=9.0),
+        tilt=TiltConfig(step=h, final=final, max_steps=round(updates * rounds * h / final), absorbed="never"),
         replay=ReplayConfig(
             prompts=prompts,
             completions=completions,

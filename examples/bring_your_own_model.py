@@ -3,7 +3,8 @@
     python examples/bring_your_own_model.py
 
 A model is a `dtm.Denoiser`: hidden states for every position, and a head for the positions that are
-asked for. Everything else (rollouts, masking, the objective, annealing) works with any of them.
+asked for. Everything else (rollouts, masking, the loss, annealing) works with any of them. docs/extending.md
+has the shortest form of this; here the trainer is driven by hand.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from torch import Tensor, nn
 
 import dtm
 from dtm.config import EvaluationConfig, OptimizerConfig, ReplayConfig, TiltConfig
-from dtm.engine import LocalEngine
-from dtm.engine.collect import Collector
+from dtm.loop.assemble import assemble
 from dtm.loop.trainer import Trainer
 from dtm.masking import MaskCount
 from dtm.methods import mdm_loss
@@ -22,7 +22,6 @@ from dtm.random import stream
 from dtm.runs.events import Event
 from dtm.tasks.base import Task
 from dtm.tasks.maze import MazeTask
-from dtm.tasks.rewards import Scorer
 
 
 class Mixer(dtm.Denoiser):
@@ -87,16 +86,13 @@ def main(pretraining: int = 600, steps: int = 80, width: int = 32) -> tuple[floa
         optimizer=OptimizerConfig(lr=5e-4, batch=128),
         evaluation=EvaluationConfig(prompts=8, completions=2),
     )
-    low, high = task.reward_range
-    engine = LocalEngine(dtm.Decoder(), task.completion_length, batch=512)
-    collector = Collector(task, Scorer(task.reward, "the maze's own"), engine)
-    interpolant, callbacks = MaskCount(), [report]
-    trainer = Trainer(config, model, collector, dtm.CDTM(), interpolant, high - low, callbacks)
+    assembly = assemble(config, task=task, model=model)
+    trainer, collector = Trainer(assembly, callbacks=[report]), assembly.collector()
     prompts = task.prompts("train", 96, stream(0, "before and after"))
 
     def reward() -> float:
         """Of π_a: the base before the run, the tuned model after it."""
-        engine.load(trainer.policy.teacher)
+        collector.engine.load(trainer.policy.teacher)
         drawn = collector.collect(prompts, 16, 0.0, seed=0)
         return float(drawn.rollouts.reward.mean())
 

@@ -111,7 +111,8 @@ def llada_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def dream_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     width, inner, rows = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    narrow = width // config["num_attention_heads"] * config["num_key_value_heads"]
+    head = config.get("head_dim") or width // config["num_attention_heads"]
+    wide, narrow = head * config["num_attention_heads"], head * config["num_key_value_heads"]
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (rows, width),
         "model.norm.weight": (width,),
@@ -123,13 +124,13 @@ def dream_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         shapes |= {
             layer + "input_layernorm.weight": (width,),
             layer + "post_attention_layernorm.weight": (width,),
-            layer + "self_attn.q_proj.weight": (width, width),
-            layer + "self_attn.q_proj.bias": (width,),
+            layer + "self_attn.q_proj.weight": (wide, width),
+            layer + "self_attn.q_proj.bias": (wide,),
             layer + "self_attn.k_proj.weight": (narrow, width),
             layer + "self_attn.k_proj.bias": (narrow,),
             layer + "self_attn.v_proj.weight": (narrow, width),
             layer + "self_attn.v_proj.bias": (narrow,),
-            layer + "self_attn.o_proj.weight": (width, width),
+            layer + "self_attn.o_proj.weight": (width, wide),
             layer + "mlp.gate_proj.weight": (inner, width),
             layer + "mlp.up_proj.weight": (inner, width),
             layer + "mlp.down_proj.weight": (width, inner),
@@ -214,6 +215,7 @@ def reference_logits(
     llada = config["model_type"] == "llada"
     heads = config["n_heads" if llada else "num_attention_heads"]
     kv_heads = config["n_kv_heads" if llada else "num_key_value_heads"] or heads
+    head_width = config.get("head_dim") or config["d_model" if llada else "hidden_size"] // heads
     layers = config["n_layers" if llada else "num_hidden_layers"]
     names = (
         ("attn_norm", "q_proj", "k_proj", "v_proj", "attn_out", "ff_norm", "ff_proj", "up_proj", "ff_out")
@@ -254,11 +256,9 @@ def reference_logits(
             (f"model.transformer.blocks.{n}." if llada else f"model.layers.{n}.") + name for name in names
         )
         inner = norm(x, a_norm)
-        query, key, value = (
-            linear(inner, name).unflatten(-1, (-1, x.shape[-1] // heads)) for name in (q, k, v)
-        )
+        query, key, value = (linear(inner, name).unflatten(-1, (-1, head_width)) for name in (q, k, v))
         key, value = (part.repeat_interleave(heads // kv_heads, 2) for part in (key, value))
-        scores = torch.einsum("blhe,bmhe->bhlm", turn(query), turn(key)) / (x.shape[-1] // heads) ** 0.5
+        scores = torch.einsum("blhe,bmhe->bhlm", turn(query), turn(key)) / head_width**0.5
         if attention is not None:
             scores = scores.masked_fill(~attention[:, None, None, :], -torch.inf)
         mixed = torch.einsum("bhlm,bmhe->blhe", scores.softmax(-1), value).flatten(2)

@@ -21,7 +21,7 @@ from dtm.config import (
     RunConfig,
     TiltConfig,
 )
-from dtm.loop import build
+from dtm.loop.assemble import assemble
 from dtm.loop.pretraining import Pretrainer
 from dtm.loop.trainer import Trainer
 from dtm.records import Rollouts
@@ -50,8 +50,7 @@ def tiny(tmp_path_factory) -> RunConfig:
         checkpoint=CheckpointConfig(every=2),
         pretrain=PretrainConfig(steps=300, batch=64, lr=1e-2, held_out=64),
     )
-    task = build.build_task(config)
-    pretrainer = Pretrainer(config, task, build.new_model(config.model, task, 0), torch.device("cpu"))
+    pretrainer = Pretrainer(assemble(replace(config, model=replace(config.model, base=None))))
     pretrainer.run()
     dtm.save_model(pretrainer.model, folder)
     return config
@@ -74,17 +73,8 @@ def make_trainer() -> Callable[..., Trainer]:
         between: Callable[[], None] = lambda: None,
         reward: Callable | None = None,
     ) -> Trainer:
-        task = build.build_task(config)
         return Trainer(
-            config,
-            build.load_base(config, task),
-            build.build_collector(config, task, build.build_scorer(config, task, reward), between),
-            build.build_objective(config),
-            build.build_interpolant(config, task),
-            build.reward_range(config, task, reward is not None),
-            callbacks,
-            checkpoints,
-            between,
+            assemble(config, reward=reward), callbacks=callbacks, checkpoints=checkpoints, between=between
         )
 
     return make
@@ -100,14 +90,7 @@ def make_rollouts() -> Callable[..., Rollouts]:
         everywhere = torch.ones(rows, width, dtype=torch.bool)
         steps = torch.zeros(rows, width, dtype=torch.long)
         return Rollouts(
-            tokens,
-            everywhere,
-            everywhere,
-            steps,
-            torch.zeros(rows, width),
-            torch.tensor(reward).float(),
-            torch.tensor(group),
-            tilt,
+            tokens, everywhere, everywhere, steps, torch.tensor(reward).float(), torch.tensor(group), tilt
         )
 
     return make

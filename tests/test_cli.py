@@ -14,9 +14,11 @@ import yaml
 
 import dtm
 from dtm.cli import COMMANDS, main
-from dtm.cli.parse import with_flags
-from dtm.config.serialise import to_yaml
+from dtm.cli.parse import SHAPE, with_flags
+from dtm.config import configure_method
+from dtm.config.serialise import leaves, to_yaml
 from dtm.errors import ConfigError
+from dtm.loop.policies import check_settings
 from dtm.recipes import RECIPES
 from timeless import timeless_rows
 
@@ -58,7 +60,7 @@ def test_every_command_explains_itself(command, call):
 
 def test_a_dry_run_says_how_much_of_approximate_decoding_is_checked(call):
     flags = ("train", "maze-small", "--dry-run", "--decoding.cache", "block")
-    assert "audit: none: what decoding leaves out is not measured" in call(*flags)[1]
+    assert "audit: none: the effect of decoding's shortcuts is not measured" in call(*flags)[1]
     text = call(*flags, "--audit.share", "0.05", "--audit.shift", "0.02")[1]
     assert (
         "audit: 5% of the rollouts decoded again exactly; at least 50% of the tokens the same, the mean"
@@ -66,11 +68,44 @@ def test_a_dry_run_says_how_much_of_approximate_decoding_is_checked(call):
     )
 
 
-def test_help_on_a_recipe_lists_every_field(call):
-    code, text = call("train", "maze-small", "--help")
+OWN = ("--out", "--resume", "--data", "--reward", "--config", "--dry-run", "--method", "--task")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_help_on_a_recipe_fits_two_screens_and_has_its_own_options(recipe, capsys):
+    assert main(["train", recipe, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 80
+    assert max(map(len, lines)) <= 110
+    text = "\n".join(lines)
+    assert all(f"  {flag}" in text for flag in OWN)
+    assert all(flag in text for flag in ("--tilt.step", "--method.control-variate", "--model.base"))
+    assert text.index("--out") < text.index("--tilt.step")
+
+
+def test_help_shows_the_chosen_method_and_its_loop_and_no_other(call):
+    code, text = call("train", "maze-small", "--method", "spg", "--help")
     assert code == 0
-    for flag in ("--tilt.step", "--optimizer.micro-batch", "--reward.on-error", "--resume", "--dry-run"):
-        assert flag in text
+    assert "--method.upper-beta" in text
+    assert "--iterate.iterations" in text
+    assert "--tilt" not in text
+    assert "--method.control-variate" not in text
+
+
+def test_help_on_a_section_and_on_everything(call):
+    code, text = call("train", "maze-small", "--help", "optimizer")
+    assert code == 0
+    assert "--optimizer.micro-batch N (now: none) Rows in one forward pass" in text
+    assert "--tilt.step" not in text
+    everything = call("train", "maze-small", "--help", "all")[1]
+    fields = [name for name in leaves(dtm.recipe("maze-small")) if "." in name]
+    shown = [name for name in fields if not name.startswith(("pretrain.", "iterate."))]
+    shown = [name for name in shown if name not in ("method.name", "task.kind")]
+    shown = [name for name in shown if f"--{name}" not in SHAPE]
+    assert all(f"--{name.replace('_', '-')}" in everything for name in shown)
+    code, text = call("train", "maze-small", "--help", "optimiser")
+    assert code == 2
+    assert "Did you mean 'optimizer'?" in text
 
 
 @pytest.mark.parametrize("code", ["import dtm", "from dtm.cli import main; main(['--help'])"])
@@ -118,16 +153,23 @@ def test_recipes_are_listed_and_shown_as_yaml(call, capsys):
         (["train", "maze-small", "--tilt.step", "99"], "tilt.step must lie in (0, 10]"),
         (["train", "maze-small", "--optimizer.lr", "inf"], "optimizer.lr must be positive and finite"),
         (
-            ["train", "maze-small", "--objective", "spg", "--replay.completions", "1"],
+            ["train", "maze-small", "--method", "spg", "--replay.completions", "1"],
             "--replay.completions 6",
         ),
-        (["train", "maze-small", "--objective.preset", "published"], "c-dtm has no preset"),
-        (["train", "maze-small", "--objective", "spg", "--objective.preset", "publishd"], "publishd"),
+        (["train", "maze-small", "--method.preset", "published"], "--method.preset"),
+        (["train", "maze-small", "--method", "spg", "--method.preset", "publishd"], "publishd"),
+        (["train", "maze-small", "--method", "spgg"], "no method 'spgg'. Did you mean 'spg'?"),
+        (["train", "maze-small", "--method", "nowhere.py:Mine"], "there is no file nowhere.py"),
+        (["train", "maze-small", "--objective", "spg"], "methods since 0.2. Use --method"),
+        (["train", "maze-small", "--objective.guard", "false"], "Use --method.guard"),
+        (["train", "maze-small", "--method", "spg", "--tilt.step", "2"], "spg does not read it"),
+        (["train", "maze-small", "--iterate.iterations", "2"], "c-dtm does not read it"),
+        (["train", "maze-small", "--task", "mase"], "Did you mean 'maze'?"),
         (["train", "maze-small", "--config", "nowhere.yaml"], "no configuration file at nowhere.yaml"),
-        (["train", "maze-small", "--reward", "length"], "must be written module:function"),
+        (["train", "maze-small", "--reward", "length"], "must be written module:name"),
         (["train", "maze-small", "--model.base", "maze-smal"], "Did you mean 'maze-small'?"),
-        (["train", "maze-small", "--objective.control-variate", "men"], "Did you mean 'mean'?"),
-        (["train", "maze", "--objective.control-variate", "men"], "Did you mean 'mean'?"),
+        (["train", "maze-small", "--method.control-variate", "men"], "Did you mean 'mean'?"),
+        (["train", "maze", "--method.control-variate", "men"], "Did you mean 'mean'?"),
         (["train", "maze-small", "--decoding.order", "unifrom"], "Did you mean 'uniform'?"),
         (["train", "maze-small", "--resume"], "no earlier run of 'maze-small' under runs/ to resume"),
         (["train", "maze-small", "--dry-run", "--out", "/dev/null"], "no folder can be made at /dev/null"),
@@ -145,23 +187,20 @@ def test_a_mistake_ends_with_code_2_and_names_the_remedy(arguments, named, call)
     assert "Traceback" not in text
 
 
-@pytest.mark.parametrize("name", ["diffu-grpo", "wd1", "unigrpo", "spg", "vrpo", "gdpo", "trace-rl"])
-def test_every_baseline_takes_the_published_preset(name):
-    config = dtm.recipe("maze-small")
-    flags = ["--objective.preset=published", "--objective", name]
-    changed = with_flags(config, flags, "dtm train maze-small").objective
-    assert changed.name == name
-    with_quirks = {"wd1", "spg", "gdpo", "trace_rl"}
-    published = {section for section in with_quirks if getattr(changed, section).preset == "published"}
-    assert published == with_quirks & {name.replace("-", "_")}
+@pytest.mark.parametrize("name", ["wd1", "spg", "gdpo", "trace-rl"])
+def test_a_method_with_published_quirks_takes_the_preset(name):
+    flags = ["--method.preset=published", "--method", name]
+    method = with_flags(dtm.recipe("maze-small"), flags, "dtm train maze-small").method
+    assert method == configure_method(name, preset="published")
 
 
-def test_a_baseline_and_a_budget_do_not_mind_the_step_of_the_tilt():
+def test_a_method_that_iterates_and_a_budget_do_not_read_the_step_of_the_tilt():
     config = dtm.recipe("maze-small")
-    replace(config, objective=replace(config.objective, name="spg"), tilt=replace(config.tilt, final=1.0))
-    replace(config, budget="1m", tilt=replace(config.tilt, final=1.0))
+    short = replace(config, tilt=replace(config.tilt, final=1.0))
+    check_settings(replace(short, method=configure_method("spg")))
+    check_settings(replace(short, budget="1m"))
     with pytest.raises(ConfigError, match=r"tilt\.step must lie in"):
-        replace(config, tilt=replace(config.tilt, final=1.0))
+        check_settings(short)
 
 
 def test_a_folder_that_cannot_be_made_is_named(finished, call, tmp_path):

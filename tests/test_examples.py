@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dtm.tasks.rewards import load_function
+from dtm.loading import load_object
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -62,9 +62,16 @@ def test_custom_reward_runs_from_python_and_by_name(tmp_path, monkeypatch):
     assert run.is_finished
     assert -0.4 <= run.summary["tuned"]["reward"] <= 1
     monkeypatch.chdir(EXAMPLES.parent)
-    assert load_function("examples/custom_reward.py:reward")([], []) == []
+    assert load_object("examples/custom_reward.py:reward", "reward")([], []) == []
 
 
 def test_own_model_is_tuned_towards_the_reward():
     base, tuned = load("bring_your_own_model").main(pretraining=200, steps=40)
     assert tuned > base + 0.02
+
+
+def test_a_loop_of_your_own_raises_the_reward():
+    pytest.importorskip("peft")
+    pytest.importorskip("transformers")
+    rewards = load("own_loop").main(phases=1, steps=40)
+    assert rewards[-1] > rewards[0] + 0.03

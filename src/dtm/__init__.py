@@ -14,21 +14,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dtm.api import Run, pretrain, train
-    from dtm.config import RunConfig
+    from dtm.config import MethodConfig, RunConfig, TaskConfig
     from dtm.engine import Decoder, generate
     from dtm.errors import DtmError
-    from dtm.methods import CDTM
+    from dtm.losses import AdaptiveControl
+    from dtm.methods import CDTM, Method
     from dtm.models import Denoiser, Transformer, TransformerConfig
+    from dtm.models.hugging_face import HuggingFaceDenoiser
     from dtm.models.storage import load_model, save_model
     from dtm.recipes import recipe
 
 _HOMES = {
+    "AdaptiveControl": "dtm.losses",
     "CDTM": "dtm.methods",
     "Decoder": "dtm.engine",
     "Denoiser": "dtm.models",
     "DtmError": "dtm.errors",
+    "HuggingFaceDenoiser": "dtm.models.hugging_face",
+    "Method": "dtm.methods",
+    "MethodConfig": "dtm.config",
     "Run": "dtm.api",
     "RunConfig": "dtm.config",
+    "TaskConfig": "dtm.config",
     "Transformer": "dtm.models",
     "TransformerConfig": "dtm.models",
     "generate": "dtm.engine",
@@ -41,11 +48,16 @@ _HOMES = {
 
 __all__ = [
     "CDTM",
+    "AdaptiveControl",
     "Decoder",
     "Denoiser",
     "DtmError",
+    "HuggingFaceDenoiser",
+    "Method",
+    "MethodConfig",
     "Run",
     "RunConfig",
+    "TaskConfig",
     "Transformer",
     "TransformerConfig",
     "generate",

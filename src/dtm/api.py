@@ -9,20 +9,23 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dtm.capacity import preflight
+from safetensors.torch import load_file, save_file
+
 from dtm.config import EvaluationConfig, RunConfig
-from dtm.config.serialise import obstacles, to_yaml
 from dtm.engine.collect import Collector
-from dtm.errors import ConfigError, RewardError, require
+from dtm.errors import RewardError, require
 from dtm.evaluation.evaluate import Evaluation, evaluate, evaluation_decoder
 from dtm.evaluation.explain import differences
-from dtm.loop import build
+from dtm.loop.assemble import Assembly, assemble
 from dtm.loop.fingerprint import GROUPS, run_fingerprint
 from dtm.loop.pretraining import Pretrainer
 from dtm.loop.trainer import Trainer
+from dtm.methods.base import Method
+from dtm.models.denoiser import Denoiser
 from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import load_adapter, save_adapter
 from dtm.models.merging import for_decoding
@@ -34,12 +37,15 @@ from dtm.recipes import recipe
 from dtm.report.run import write_report
 from dtm.runs.checkpoint import has_checkpoint
 from dtm.runs.events import Callback, JsonLines, SampleFiles, read_events
-from dtm.runs.folder import RunFolder, write_json, write_text
+from dtm.runs.folder import RunFolder, write_json
 from dtm.runs.interrupts import Interrupted, Interrupts
+from dtm.runs.resume import find_run, note_changes, require_same_config
 from dtm.tasks.base import Reward
 
+WEIGHTS = "model.safetensors"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Run:
     """A run on disk, finished or not."""
 
@@ -72,15 +78,24 @@ class Run:
         summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return summary
 
+    @cached_property
+    def assembly(self) -> Assembly:
+        """The parts of the run, resolved again from its configuration."""
+        return assemble(self.config)
+
     @property
-    def model(self) -> Transformer:
+    def model(self) -> Denoiser:
         """The tuned (or pretrained) model."""
         folder = self.folder.finished(self.folder.model)
         if (folder / ADAPTER).is_file():
-            config = self.config
-            base = build.load_base(config, build.build_task(config))
+            base = self.assembly.base
+            assert isinstance(base, Transformer)
             return load_adapter(folder, base)[0]
-        return load_model(folder)
+        if (folder / "config.json").is_file():
+            return load_model(folder)
+        base = self.assembly.base  # a user's own model: its weights alone were saved
+        base.load_state_dict(load_file(folder / WEIGHTS))
+        return base
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """Rows of metrics.jsonl of one kind: "step", "phase", "evaluation", "rollouts"."""
@@ -88,71 +103,79 @@ class Run:
 
     def evaluate(self, config: EvaluationConfig | None = None) -> Evaluation:
         """Measure the run's model on held-out prompts."""
-        return measure(self.config, self.model, config)
+        return measure(self.assembly, self.model, config)
 
     def sample(self, prompts: int = 2, completions: int = 1, base: bool = False, seed: int = 0) -> list[str]:
-        """Completions of held-out prompts, drawn for a person to look at."""
+        """Completions of held-out prompts, as text."""
         EvaluationConfig(prompts=prompts, completions=completions)  # refuses numbers below one
-        config = self.config
-        task, device = build.build_task(config), build.build_device(config)
-        model = build.load_base(config, task) if base else self.model
-        collector = build.build_collector(config, task, build.build_scorer(config, task), lambda: None)
+        assembly = self.assembly
+        task, device = assembly.task, assembly.placement.device
+        model = assembly.base if base else self.model
         asked = task.prompts("test", prompts, stream(seed, "sample prompts")).to(device)
-        collector.engine.load(for_decoding(model.to(device).eval(), collector.engine.decoder.fp8))
-        with build.autocast(config, device):
+        collector = assembly.collector()
+        collector.engine.load(for_decoding(model.to(device).eval(), assembly.decoder.fp8))
+        with assembly.placement.autocast():
             drawn = collector.collect(asked, completions, 0.0, derived_seed(seed, "sample noise"))
         return [task.show(p, c) for p, c in zip(drawn.prompts, drawn.completions, strict=True)]
 
 
 def train(
-    config: RunConfig | str,
+    config: RunConfig | Assembly | str,
     *,
+    method: Method | None = None,
+    task: Any = None,
+    model: Denoiser | None = None,
     reward: Reward | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
-    """Tilt a recipe's base model towards a reward; the result lies in a folder of its own.
+    """Tune a recipe's base model towards a reward; the result lies in a folder of its own.
 
-    ``reward`` is a function ``(prompts, completions, **columns) -> list[float | None]``; by default the
-    task's. With ``resume`` the run in ``out`` (or the recipe's latest) continues where it was stopped; one
-    that has finished is returned as it is.
+    Args:
+        config: A recipe's name, a `RunConfig`, or what `dtm.loop.assemble` made of one.
+        method: A `dtm.Method` in place of the configuration's.
+        task: A `Task`, or an object with ``splits`` of text rows and a ``reward``.
+        model: A `dtm.Denoiser` to start from, in place of ``model.base``.
+        reward: A function ``(prompts, completions, **columns) -> list[float | None]``; by default the task's.
+        out: The run's folder; by default a new one under ``runs/``.
+        resume: Continue the run in ``out`` (or the recipe's latest); a finished one is returned as it is.
+        callbacks: Called with every `Event` of the run.
+
     On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
     """
     require(reward is None or callable(reward), f"reward must be a function, got {reward!r}")
-    config, found = _resolve(config, "train", out, resume, reward)
+    given = {"method": method, "task": task, "model": model, "reward": reward}
+    found: RunFolder | None = None
+    if isinstance(config, Assembly):
+        assembly = config
+        found = find_run(config.config.recipe, "train", out) if resume else None
+    else:
+        config, found = _resolve(config, "train", out, resume, reward)
+        if found is not None and found.is_finished:
+            if method is None and task is None:  # objects bring names and settings of their own
+                require_same_config(found, config)
+            return Run(found)
+        assembly = assemble(config, **given)
     if found is not None and found.is_finished:
         return Run(found)
-    objective = build.build_objective(config)
-    config = build.with_base(config)
-    build.build_device(config)
-    task = build.build_task(config)
-    preflight.check(config, task)
-    scorer = build.build_scorer(config, task, reward)
-    build.check_columns(scorer, task)
-    interpolant = build.build_interpolant(config, task)
-    base = build.load_base(config, task)
-    own_reward = reward is not None or config.reward.function is not None
-    span = build.reward_range(config, task, own_reward)
+    config = assembly.config
+    if found is not None:
+        require_same_config(found, config)
+    assembly.preflight()
+    _ = assembly.base  # load it before there is a folder
     with Interrupts() as interrupts:
-        collector = build.build_collector(config, task, scorer, interrupts.check)
-        identity = run_fingerprint(config, task, scorer)
+        identity = run_fingerprint(assembly)
         if found is not None:
             identity = _require_same(found, identity)
-            _note_changes(found, config)
+            note_changes(found, config)
         folder = found or RunFolder.create(config, "train", out)  # only now: nothing is left to go wrong
         write_json(folder.fingerprint, identity)
-        callbacks = [JsonLines(folder.metrics), SampleFiles(folder.samples), *callbacks]
         trainer = Trainer(
-            config,
-            base,
-            collector,
-            objective,
-            interpolant,
-            span,
-            callbacks,
-            folder.checkpoints,
-            interrupts.check,
+            assembly,
+            callbacks=[JsonLines(folder.metrics), SampleFiles(folder.samples), *callbacks],
+            checkpoints=folder.checkpoints,
+            between=interrupts.check,
         )
         if resume and has_checkpoint(folder.checkpoints):
             trainer.resume(folder.checkpoints)
@@ -162,65 +185,79 @@ def train(
             return Run(folder)
         except RewardError as problem:
             again = f"dtm train {config.recipe} --resume --out {shlex.quote(str(folder.path))}"
-            if reward is not None:
-                again = f"dtm.train({config.recipe!r}, reward=…, out={str(folder.path)!r}, resume=True)"
-            raise RewardError(f"{problem}\nThe run is saved; it goes on with: {again}") from problem
-    if trainer.accelerator.is_main_process:
-        _save(trainer.policy, config, folder)
-        write_report(folder, config, task, progress)
+            if any(part is not None for part in given.values()):
+                objects = ", ".join(f"{name}=…" for name, part in given.items() if part is not None)
+                again = f"dtm.train({config.recipe!r}, {objects}, out={str(folder.path)!r}, resume=True)"
+            raise RewardError(f"{problem}\nThe run is saved; continue it with: {again}") from problem
+    _save(trainer.policy, config, folder)
+    write_report(folder, assembly, progress)
     return Run(folder)
 
 
 def pretrain(
-    config: RunConfig | str,
+    config: RunConfig | Assembly | str,
     *,
+    task: Any = None,
     out: str | Path | None = None,
     resume: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train a recipe's base from scratch on the task's examples; pass its folder on as ``model.base``."""
-    config, found = _resolve(config, "pretrain", out, resume)
+    if isinstance(config, Assembly):
+        assembly = config
+        found = find_run(config.config.recipe, "pretrain", out) if resume else None
+    else:
+        config, found = _resolve(config, "pretrain", out, resume)
+        if found is not None and found.is_finished:
+            if task is None:
+                require_same_config(found, config)
+            return Run(found)
+        assembly = assemble(config, task=task)
     if found is not None and found.is_finished:
         return Run(found)
-    device = build.build_device(config)
-    task = build.build_task(config)
-    model = build.new_model(config.model, task, config.seed)
-    build.pretraining_masks(config, task)  # what cannot be is said before there is a folder
+    config = assembly.config
+    assembly.pretraining_masks()  # mistakes surface before there is a folder
     with Interrupts() as interrupts:
         if found is not None:
-            _note_changes(found, config)
+            require_same_config(found, config)
+            note_changes(found, config)
         folder = found or RunFolder.create(config, "pretrain", out)
-        callbacks = [JsonLines(folder.metrics), *callbacks]
-        pretrainer = Pretrainer(config, task, model, device, callbacks, folder.checkpoints, interrupts.check)
+        pretrainer = Pretrainer(
+            assembly,
+            callbacks=[JsonLines(folder.metrics), *callbacks],
+            checkpoints=folder.checkpoints,
+            between=interrupts.check,
+        )
         if resume and has_checkpoint(folder.checkpoints):
             pretrainer.resume(folder.checkpoints)
         try:
             bound = pretrainer.run()
         except Interrupted:
             return Run(folder)
-    save_model(model, folder.model)
+    save_model(pretrainer.model, folder.model)
     write_json(folder.model / "task.json", asdict(config.task))
-    result = measure(config, model, None)
+    result = measure(assembly, pretrainer.model)
     write_json(folder.summary, {"held_out_bound": bound, **result.measures, "best": result.best})
     return Run(folder)
 
 
-def measure(config: RunConfig, model: Transformer, evaluation: EvaluationConfig | None) -> Evaluation:
-    """Evaluate any model on the task and with the decoder of a configuration."""
-    task = build.build_task(config)
-    device = build.build_device(config)
-    setting = evaluation or config.evaluation
-    decoder = evaluation_decoder(build.build_decoder(config.decoding), setting)
-    engine = build.build_engine(config, task, decoder)
-    engine.load(for_decoding(model.to(device).eval(), decoder.fp8))
-    with build.autocast(config, device):
-        return evaluate(Collector(task, build.build_scorer(config, task), engine), setting, device)
+def measure(assembly: Assembly, model: Denoiser, evaluation: EvaluationConfig | None = None) -> Evaluation:
+    """Evaluate a model on the task and with the decoder of an assembly."""
+    placement, setting = assembly.placement, evaluation or assembly.config.evaluation
+    engine = assembly.engine(evaluation_decoder(assembly.decoder, setting))
+    engine.load(for_decoding(model.to(placement.device).eval(), engine.decoder.fp8))
+    with placement.autocast():
+        return evaluate(Collector(assembly.task, assembly.scorer, engine), setting, placement.device)
 
 
 def _save(policy: Policy, config: RunConfig, folder: RunFolder) -> None:
-    """The finished model: all of its weights, or its adapter as a PEFT folder."""
-    model: Transformer = policy.teacher  # type: ignore[assignment]
-    if policy.lora is None:
+    """Write the finished model: all of its weights, or its adapter as a PEFT folder."""
+    model = policy.teacher
+    if not isinstance(model, Transformer):
+        folder.model.mkdir(parents=True, exist_ok=True)
+        weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+        save_file(weights, folder.model / WEIGHTS)
+    elif policy.lora is None:
         save_model(model, folder.model)
     else:
         save_adapter(model, policy.lora, folder.model, str(config.model.base))
@@ -231,44 +268,29 @@ def _resolve(
 ) -> tuple[RunConfig, RunFolder | None]:
     """The configuration to run and, for a resume, the folder to continue.
 
-    A recipe's name continues a run as it was started; a whole configuration must be the same as its.
-    A reward given as a function is noted by name, so that `dtm eval` finds it or says that it cannot.
+    A recipe's name continues a run as it was started; a whole configuration must be the same as the run's.
     """
     if not resume:
         config = recipe(config) if isinstance(config, str) else config
-        if reward is not None:
-            name = f"{reward.__module__}:{getattr(reward, '__qualname__', repr(reward))}"
-            config = replace(config, reward=replace(config.reward, function=name))
+        if reward is not None:  # it goes by its own name
+            config = replace(config, reward=replace(config.reward, function=None))
         return config, None
-    recipe_name = config if isinstance(config, str) else config.recipe
-    folder = RunFolder.latest(recipe_name, kind) if out is None else RunFolder.find(Path(out))
+    name = config if isinstance(config, str) else config.recipe
+    folder = find_run(name, kind, out)
     saved = folder.read_config()
     if isinstance(config, str):
         return saved, folder
-    if reward is not None:  # the function may have been mended since
+    if reward is not None:  # the function may have been fixed since
         config = replace(config, reward=replace(config.reward, function=saved.reward.function))
-    if config.model.base is None:  # then the run wrote down which one it found
+    if config.model.base is None:  # the run has written down which one it found
         config = replace(config, model=replace(config.model, base=saved.model.base))
-    changes = list(obstacles(saved, config))
-    if changes:
-        listed = "\n  ".join(changes)
-        raise ConfigError(
-            f"the run in {folder.path} was started with another configuration:\n  {listed}\n"
-            "Leave these flags out to continue it, or start a new run: no --resume, and another --out."
-        )
     return config, folder
 
 
-def _note_changes(folder: RunFolder, config: RunConfig) -> None:
-    """Write down with what a run goes on, where that may be changed."""
-    if config != folder.read_config():
-        write_text(folder.config, to_yaml(config))
-
-
 def _require_same(folder: RunFolder, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Refuse to go on with other data or another base; else the fingerprint, with the settings of today.
+    """Refuse to continue with other data or another base; else the fingerprint with today's settings.
 
-    A reward may have been mended.
+    The reward may have been fixed since.
     """
     if not folder.fingerprint.is_file():
         return dict(identity)
@@ -277,7 +299,7 @@ def _require_same(folder: RunFolder, identity: Mapping[str, Any]) -> dict[str, A
     found = "\n".join(differences(groups, before, identity))
     require(
         not found,
-        f"what the run in {folder.path} started from has changed:\n{found}\n"
-        "Put it back to continue it, or start a new run: no --resume, and another --out.",
+        f"the data or the base of the run in {folder.path} have changed:\n{found}\n"
+        "Restore them to continue it, or start a new run: no --resume, and another --out.",
     )
     return {**before, "settings": identity["settings"]}

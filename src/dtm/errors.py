@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 
 class DtmError(Exception):
-    """Anything that `dtm` raises on purpose; the command line prints it without a traceback."""
+    """Any error that `dtm` raises on purpose; the command line prints it without a traceback."""
 
 
 class ConfigError(DtmError, ValueError):
@@ -38,7 +38,7 @@ class MixedTiltError(DtmError, ValueError):
 
 
 class DtmWarning(UserWarning):
-    """Something that went wrong and was got around; the command line prints it as a sentence."""
+    """A recoverable error; the command line prints it as a sentence."""
 
 
 def require(condition: bool, message: str, error: type[DtmError] = ConfigError) -> None:

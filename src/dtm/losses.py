@@ -8,6 +8,7 @@ order of its source: (16) is the c-DTM objective and (17) its target.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -42,9 +43,9 @@ def weigh(
     r"""w̄ = e^{h (r − b)} / Z for every rollout of a buffer, and the mean w̄ of its peers.
 
     The baseline b may depend on the prompt and on its *other* completions (`peer_mean` of the reward):
-    it multiplies the prompt's loss by a constant and moves no minimiser (spec, 5.3), but keeps prompts
-    whose rewards are high whatever the completion from outweighing all others.
-    ``log_z`` is log Z over all ranks; by default the log-mean-exp over the rewards given.
+    it multiplies the prompt's loss by a constant and moves no minimiser (docs/method.md, 5.3), but keeps
+    prompts whose rewards are always high from outweighing all others.
+    ``log_z`` is log Z of the whole buffer; by default the log-mean-exp over the rewards given.
     """
     # h r − log Z cancels to a small number: float32 would leave w̄ − c̄ with three digits at h = 1e-4.
     exact = reward.double()
@@ -92,6 +93,25 @@ def step_for_ess(reward: Float[Tensor, " N"], target: float, cap: float) -> floa
     return low
 
 
+# ── the ladder of tilts ──────────────────────────────────────────────────────────────────────────
+
+ROUNDING = 1e-6
+"""Tolerance as a share of h: a last phase shorter than this is merged into the one before."""
+
+
+def next_step(tilt: float, final: float, step: float) -> float:
+    """h, cut so that the last phase lands on A exactly; also after a resume.
+
+    A remainder by rounding is merged: A = 6.6666667 is two steps of 10/3.
+    """
+    return step if final - tilt > step * (1 + ROUNDING) else final - tilt
+
+
+def phases(final: float, step: float) -> int:
+    """How many steps of h it takes from 0 to A by `next_step`."""
+    return max(1, math.ceil(final / step - ROUNDING))
+
+
 # ── the loss ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -127,6 +147,45 @@ def c_dtm_cross_entropy(
     return control.to(hit.dtype) * distillation - gain * hit
 
 
+def c_dtm(
+    log_pi: Float[Tensor, "N V"],
+    log_pi_a: Float[Tensor, "N V"],
+    x1: Int[Tensor, " N"],
+    log_weight: Float[Tensor, " N"],
+    control: Float[Tensor, " N"] | float = 1.0,
+    *,
+    bound: float | None = None,
+) -> Float[Tensor, " N"]:
+    r"""The c-DTM loss at each scored position, for a training loop of your own  [eqs. 16, 17].
+
+    The loss of a batch is the mean over rows of ``row_weight · Σ_S``; see `dtm.masking.sample`.
+
+    Args:
+        log_pi: log π_θ at the scored positions, with a gradient.
+        log_pi_a: log π_a at the same positions, without one.
+        x1: the clean token at each of them.
+        log_weight: log w̄ of the rollout behind each position, from `weigh`.
+        control: c̄, in units of the mean weight; a number (see `AdaptiveControl`) or one per position.
+        bound: h · (max r − min r) switches the ratio guard on (see `within_ratio_bound`).
+
+    Returns:
+        w̄ CE(T_c ‖ π_θ), unreduced.
+
+    Example:
+        >>> log_pi = torch.tensor([[0.5, 0.5]]).log()
+        >>> c_dtm(log_pi, log_pi, torch.tensor([0]), torch.tensor([0.0]), control=1.0)  # w̄ = c̄: distillation
+        tensor([0.6931])
+    """
+    c = torch.as_tensor(control, dtype=log_weight.dtype, device=log_weight.device).expand_as(log_weight)
+    keep = None
+    if bound is not None:
+        with torch.no_grad():
+            at_x1 = x1[:, None]
+            log_ratio = (log_pi.gather(-1, at_x1) - log_pi_a.gather(-1, at_x1)).squeeze(-1)
+            keep = within_ratio_bound(log_ratio, advantage(log_weight, c), bound)
+    return c_dtm_cross_entropy(log_pi, log_pi_a, x1, log_weight, c, keep)
+
+
 def within_ratio_bound(
     log_ratio: Float[Tensor, " N"], gain: Float[Tensor, " N"], bound: float
 ) -> Bool[Tensor, " N"]:
@@ -148,7 +207,7 @@ def control_moments(
     x1: Int[Tensor, " N"],
     weight: Float[Tensor, " N"],
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-    r"""Numerator and denominator of the variance-minimising c, in logit space (spec, 5.1).
+    r"""Numerator and denominator of the variance-minimising c, in logit space (docs/method.md, 5.1).
 
         c* = E[w (1 − π_a(x) − π_θ(x) + ⟨π_a, π_θ⟩)] / E[1 − 2 π_a(x) + |π_a|²],   x = x_1^i
 
@@ -159,6 +218,57 @@ def control_moments(
     numerator = weight * (1 - teacher - student + (pi_a * pi).sum(-1))
     denominator = 1 - 2 * teacher + pi_a.square().sum(-1)
     return numerator, denominator
+
+
+@dataclass(slots=True)
+class AdaptiveControl:
+    r"""Running estimate of c̄*, the best constant control variate, from past batches alone.
+
+    Keep one per phase: ``control.value`` before a batch, ``control.update(numerator, denominator)`` after it,
+    with the sums of `control_moments` over the batch.
+
+    >>> control = AdaptiveControl()
+    >>> control.value  # c̄ = 1, the mean weight, before there is evidence
+    1.0
+    >>> control.update(3.0, 4.0)
+    >>> control.value
+    0.75
+    """
+
+    memory: float = 0.95
+    """Share of the past that each update keeps."""
+    numerator: float = 0.0
+    denominator: float = 0.0
+
+    @property
+    def value(self) -> float:
+        """c̄*, clipped to [0, 1.5]; 1 before there is evidence."""
+        if self.denominator <= 0:
+            return 1.0
+        return min(max(self.numerator / self.denominator, 0.0), 1.5)
+
+    @torch.no_grad()
+    def observe(
+        self,
+        log_pi: Float[Tensor, "N V"],
+        log_pi_a: Float[Tensor, "N V"],
+        x1: Int[Tensor, " N"],
+        log_weight: Float[Tensor, " N"],
+        row_weight: Float[Tensor, " N"],
+    ) -> None:
+        """Update from the scored positions of a batch, with the arguments of `c_dtm`.
+
+        ``row_weight`` is L/k of each position's row; its gradient carries that factor, and its variance the
+        square.
+        """
+        sums = control_moments(log_pi.exp(), log_pi_a.exp(), x1, log_weight.exp())
+        numerator, denominator = (float((row_weight.square() * part).sum()) for part in sums)
+        self.update(numerator, denominator)
+
+    def update(self, numerator: float, denominator: float) -> None:
+        """Add the sums of one batch."""
+        self.numerator = self.memory * self.numerator + (1 - self.memory) * numerator
+        self.denominator = self.memory * self.denominator + (1 - self.memory) * denominator
 
 
 def effective_tilt(reward: Float[Tensor, " N"], group: Int[Tensor, " N"], reached: float) -> float:
@@ -201,7 +311,7 @@ def available_kl(
     h: float,
     baseline: Float[Tensor, " N"] | None = None,
 ) -> float:
-    r"""KL(path_{a+h} ‖ path_a): what a phase can gain, in nats per sequence (spec, section 8).
+    r"""KL(path_{a+h} ‖ path_a): what a phase can gain, in nats per sequence (docs/method.md, 8).
 
     For one prompt it is h E_{a+h}[r] − log Z. The objective weighs prompts p by s_p Z_p, where s_p is
     the mean of e^{−h b} over its baselines (1 without), so what it can gain is
@@ -245,7 +355,7 @@ def gained_kl(
     log_weight: Float[Tensor, " N"],
     control: float = 1.0,
 ) -> Float[Tensor, " N"]:
-    r"""Each position's share of (L(π_a) − L(π_θ)) / Z, the nats absorbed so far (spec, section 8).
+    r"""Each position's share of (L(π_a) − L(π_θ)) / Z, the nats absorbed so far (docs/method.md, 8).
 
         (w̄ − c̄)(log π_θ − log π_a)(x_1) − c̄ KL(π_a ‖ π_θ),   whose mean does not depend on c̄.
 

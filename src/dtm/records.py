@@ -1,4 +1,4 @@
-"""The frozen records that flow between the stages; following them is reading the whole system.
+"""The frozen records that flow between the stages; follow them to read the whole system.
 
     Prompts ──► Rollouts ──► Weights ──► MaskedStates ──► Loss
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """What the model is asked, as tokens and as the reward function will see it."""
+    """Prompts as tokens, and in the form that reward functions receive."""
 
     tokens: Int[Tensor, "N P"]
     """Token ids, padded on the left."""
@@ -62,16 +62,16 @@ def join_prompts(parts: Sequence[Prompts]) -> Prompts:
 
 
 def where_padded(attention: Bool[Tensor, "N L"]) -> Bool[Tensor, "N L"] | None:
-    """The attention mask, or None if it says nothing.
+    """The attention mask, or None if nothing is padded.
 
-    A mask forces the slower attention kernels, and finding out waits for the device: ask once a batch.
+    A mask forces the slower attention kernels, and checking waits for the device: ask once per batch.
     """
     return None if bool(attention.all()) else attention
 
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Clean sequences: training data, or what a decoder has finished."""
+    """Clean sequences: training data, or finished completions."""
 
     tokens: Int[Tensor, "N L"]
     """Prompt, then completion."""
@@ -90,7 +90,7 @@ class Sequences:
 
 @dataclass(frozen=True, slots=True)
 class Completions(Sequences):
-    """What the decoder returns: finished sequences, not yet rewarded."""
+    """Finished sequences of an engine, not yet rewarded."""
 
     revealed_at: Int[Tensor, "N L"]
     """The decoding step that revealed each token; -1 on the prompt."""
@@ -101,7 +101,7 @@ class Completions(Sequences):
 
 @dataclass(frozen=True, slots=True)
 class Rollouts(Completions):
-    """Finished sequences x_1 ~ ρ_{1,a} and what they earned: all that the replay buffer stores."""
+    """Finished sequences x_1 ~ ρ_{1,a} and their rewards: all that the replay buffer stores."""
 
     reward: Float[Tensor, " N"]
     """r(x_1)."""
@@ -156,8 +156,8 @@ class Weights:
     group: Int[Tensor, " N"]
     """Equal for completions of one prompt."""
     credit: Float[Tensor, " N"]
-    """A_i, what a baseline makes of the rewards of the *whole* group (see `objectives.advantages`), so that
-    it does not depend on how a batch is cut; 0 where the objective has no use for it."""
+    """A_i, the method's credit from the rewards of the *whole* group (see `dtm.methods.advantages`), so that
+    it does not depend on how a batch is split; 0 where the method does not use it."""
 
     def select(self, rows: slice | Int[Tensor, " B"]) -> Weights:
         """The weights of the given rollouts, on the same normalisation."""
@@ -167,7 +167,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class MaskedStates:
-    """Partially masked x_t with the clean x_1 behind them: what an objective is trained on."""
+    """Partially masked x_t with the clean x_1 behind them: the input of a loss."""
 
     tokens: Int[Tensor, "B L"]
     """x_t: the mask id at every masked position."""
@@ -181,17 +181,17 @@ class MaskedStates:
     """L_row / k in form (C) of the objective: the factor on the row's sum over S. The mean over rows
     of ``row_weight · Σ_S ℓ`` is the hazard integral, in nats per sequence."""
     row_length: Int[Tensor, " B"]
-    """L_row (n_i for the baselines): completion positions that count, all or those up to the end."""
+    """L_row (n_i of policy-gradient methods): completion positions that count, all or those up to the end."""
     length: int
     """The longest completion; losses are divided by it, so gradient limits mean nats per token."""
     batch_rows: int
     """Rows of the whole batch; losses of its parts are divided by it, so that they add up."""
     batch_length: Int[Tensor, ""]
-    """Sum of ``row_length`` over the whole batch, for losses that weigh all tokens alike."""
+    """Sum of ``row_length`` over the whole batch, for losses that weight all tokens equally."""
     draws: int = 1
-    """Rows of one sequence, next to each other: the baselines mask a sequence several times."""
+    """Rows of one sequence, next to each other: some methods mask a sequence several times."""
     scored: Int[Tensor, " N"] = field(init=False)
-    """S as flat indices, row by row; finding them waits for the device, so it is done once, here."""
+    """S as flat indices, row by row; finding them waits for the device, so it is done once."""
     row: Int[Tensor, " N"] = field(init=False)
     """The row of each of them."""
     x1: Int[Tensor, " N"] = field(init=False)
@@ -225,7 +225,7 @@ class MaskedStates:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One rung a → a + h of the annealing ladder, as an objective needs to know it."""
+    """One phase a → a + h, as a loss sees it."""
 
     index: int
     """0 for the first phase."""
@@ -236,7 +236,7 @@ class Phase:
     reward_range: float
     """max r − min r; bounds π_{a+h}/π_a by e^{±h·range}, which is the ratio guard."""
     control: float = 1.0
-    """c̄*, the best constant control variate by its closed form, from past batches alone."""
+    """c̄*, the best constant control variate in closed form, from past batches alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +256,8 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A scalar to differentiate and the numbers to log beside it."""
+    """A scalar to differentiate and metrics to log."""
 
     value: Float[Tensor, ""]
     metrics: Mapping[str, Tensor]
-    """Detached contributions to the batch's mean: those of its parts add up, like the value."""
+    """Detached contributions to the batch's mean; those of micro-batches add up, like the value."""

@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from dtm.capacity.flops import adapter_flops, model_flops, pass_flops, rollout_flops, update_flops
+from dtm.capacity.flops import adapter_flops, rollout_flops, update_flops
 from dtm.engine import Decoder, MaxProbability, generate
 from dtm.models import LoRA, Transformer, TransformerConfig
 from dtm.models.policy import Policy
@@ -29,7 +29,7 @@ def counted(work) -> int:
 def test_a_pass_takes_what_torch_counts():
     model, tokens = Transformer(SHAPE, stream(0, "test")), torch.zeros(3, 7, dtype=torch.long)
     where = torch.arange(3 * 7)[:9]
-    assert counted(lambda: model(tokens, None, where)) == 3 * pass_flops(SHAPE, 7, 7, 3)
+    assert counted(lambda: model(tokens, None, where)) == 3 * SHAPE.flops(7, 7, 3)
 
 
 @pytest.mark.parametrize("refresh", [None, 1, 2, 9])
@@ -48,11 +48,11 @@ def test_a_rollout_takes_what_torch_counts(refresh, together):
 
 
 def test_an_update_takes_a_pass_more_where_blocks_are_recomputed_and_weights_are_trained():
-    lora, blocks = LoRA(rank=2), pass_flops(SHAPE, 9, 9, 2) - 2 * 2 * SHAPE.rows * SHAPE.width
+    lora, blocks = LoRA(rank=2), SHAPE.flops(9, 9, 2) - 2 * 2 * SHAPE.rows * SHAPE.width
     frozen, whole = update_flops(SHAPE, 9, 2, lora, 0), update_flops(SHAPE, 9, 2, None, 0)
-    assert whole == 4 * pass_flops(SHAPE, 9, 9, 2)
+    assert whole == 4 * SHAPE.flops(9, 9, 2)
     assert update_flops(SHAPE, 9, 2, None, 0.5) == whole + blocks / 2
-    assert 3 * pass_flops(SHAPE, 9, 9, 2) < frozen < whole
+    assert 3 * SHAPE.flops(9, 9, 2) < frozen < whole
     assert update_flops(SHAPE, 9, 2, lora, 0, merged=True) == frozen - adapter_flops(SHAPE, lora, 9, 2)
 
 
@@ -73,7 +73,7 @@ def test_rows_at_different_blocks_take_what_torch_counts():
     model = Transformer(SHAPE, stream(0, "test")).eval()
     told = []
     model.on_pass = lambda _, computed, attended, scored, __: told.append(
-        model_flops(model, computed, attended, scored)
+        model.flops(computed, attended, scored)
     )
     tokens = torch.ones(9, PROMPT, dtype=torch.long)
     prompts = Prompts(tokens, tokens.bool(), [None] * 9)
@@ -107,10 +107,10 @@ def test_a_forward_pass_and_a_backward_pass_of_twice_as_much(fields):
         log_pi = model(torch.zeros(3, 7, dtype=torch.long), None, where)
     with FlopCounterMode(display=False) as backward:
         log_pi.sum().backward()
-    assert pass_flops(shape, 21, 7, 6) == forward.get_total_flops()
-    assert model_flops(model, 21, 7, 6) == forward.get_total_flops()
+    assert shape.flops(21, 7, 6) == forward.get_total_flops()
+    assert model.flops(21, 7, 6) == forward.get_total_flops()
     assert backward.get_total_flops() == 2 * forward.get_total_flops()
 
 
 def test_a_model_of_unknown_shape_counts_two_for_each_weight_and_token():
-    assert model_flops(Tabular(torch.zeros(9, 2, 2)), 10, 2, 3) == 2 * 36 * 10
+    assert Tabular(torch.zeros(9, 2, 2)).flops(10, 2, 3) == 2 * 36 * 10

@@ -5,37 +5,34 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 
 from dtm.capacity import forecast
-from dtm.loop import build
-from dtm.loop.plan import pretraining_plan, training_plan
+from dtm.loop.assemble import assemble
+from dtm.loop.plan import pretraining_plan, time_estimate, training_plan
 
 
 @pytest.fixture
 def unit_costs(monkeypatch):
-    for name, cost in (("_rollout", 1.0), ("_update", 100.0), ("_forward", 10.0)):
-        monkeypatch.setattr(forecast, name, lambda *_, cost=cost: cost)
+    for name, cost in (("rollout", 1.0), ("update", 100.0), ("forward", 10.0)):
+        monkeypatch.setattr(forecast.Timing, name, lambda *_, cost=cost: cost)
 
 
 def test_a_run_is_its_rollouts_updates_and_evaluations(tiny, unit_costs):
-    task = build.build_task(tiny)
-    model = build.load_base(tiny, task)
-    seconds = forecast.training_seconds(tiny, task, model, torch.device("cpu"))
     rollouts = 2 * 4 * (8 + 2 * 2) + 3 * 4 * 2  # two phases of a buffer and two refreshes; three evaluations
-    assert seconds == rollouts + 2 * 4 * 16 * 110.0
+    seconds = rollouts + 2 * 4 * 16 * 110.0
+    assert time_estimate(assemble(tiny)) == f"about {forecast.format_duration(seconds)} on this machine"
 
 
-def test_a_longer_ladder_takes_longer(tiny, unit_costs):
-    task = build.build_task(tiny)
-    model = build.load_base(tiny, task)
+def test_a_longer_ladder_is_more_work(tiny):
     longer = replace(tiny, tilt=replace(tiny.tilt, final=20.0))
-    times = [forecast.training_seconds(c, task, model, torch.device("cpu")) for c in (tiny, longer)]
-    assert times[1] > 9 * times[0]
+    short, long = (assemble(config).loop.work() for config in (tiny, longer))
+    assert long.rollouts > 9 * short.rollouts
+    assert long.rows == 10 * short.rows
 
 
 def test_plans_tell_the_time_of_this_machine(tiny):
-    for plan in (training_plan(tiny), pretraining_plan(tiny)):
+    assembly = assemble(tiny)
+    for plan in (training_plan(assembly), pretraining_plan(assembly)):
         assert plan["time"].endswith("on this machine")
 
 
@@ -43,4 +40,4 @@ def test_plans_tell_the_time_of_this_machine(tiny):
     ("seconds", "said"), [(50.0, "50 seconds"), (600.0, "10 minutes"), (9e3, "2.5 hours"), (2e5, "2.3 days")]
 )
 def test_durations_are_said_as_a_person_would(seconds, said):
-    assert forecast.spoken(seconds) == said
+    assert forecast.format_duration(seconds) == said

@@ -29,6 +29,7 @@ SHAPES = [
     {"qkv_bias": True, "kv_heads": 1},
     {"tied": True},
     {"embedding_size": 64},
+    {"head_width": 24, "kv_heads": 2, "qkv_bias": True},
 ]
 LLADA_8B = TransformerConfig(
     vocab_size=126464,
@@ -71,8 +72,9 @@ def test_the_8b_weights_take_the_published_sixteen_gigabytes():
 
 
 @pytest.mark.parametrize("targets", [("all",), ("published",)])
-def test_adapters_are_counted_exactly(targets):
-    lora, config = LoRA(rank=8, targets=targets), shape(kv_heads=2)
+@pytest.mark.parametrize("head_width", [None, 24])
+def test_adapters_are_counted_exactly(targets, head_width):
+    lora, config = LoRA(rank=8, targets=targets), shape(kv_heads=2, head_width=head_width)
     policy = Policy(Transformer(config), lora=lora)
     assert adapter_parameters(config, lora) == sum(
         p.numel() for p in adapter_weights(policy.student).values()
@@ -99,10 +101,10 @@ def saved_bytes(model: Transformer) -> int:
     return sum(value.untyped_storage().nbytes() for value in kept.values())
 
 
-@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("changes", [{}, {"kv_heads": 2}, {"kv_heads": 2, "head_width": 32}])
 @pytest.mark.parametrize("lora", [None, LoRA(rank=8)])
-def test_activations_are_what_autograd_keeps(lora, kv_heads):
-    config = shape(kv_heads=kv_heads, layers=12)
+def test_activations_are_what_autograd_keeps(lora, changes):
+    config = shape(**changes, layers=12)
     base = Transformer(config, stream(0, "test"))
     model = base if lora is None else Policy(base, lora=lora).student
     kept = saved_bytes(model)
@@ -111,7 +113,7 @@ def test_activations_are_what_autograd_keeps(lora, kv_heads):
         model.recompute = blocks
         whole = activations(config, run(lora=lora, recompute=blocks))
         one = activations(config, run(lora=lora, scored=32)) / 12
-        lean = whole - one  # the block that is worked out again, later
+        lean = whole - one  # the block that is recomputed later
         found = saved_bytes(model)
         assert found == pytest.approx(lean, rel=0.05 if blocks == 6 else 0.25)
 
@@ -140,9 +142,11 @@ def test_the_parts_add_up_and_follow_the_setting():
     assert "total" in str(full)
 
 
+@pytest.mark.parametrize("head_width", [None, 24])
 @pytest.mark.parametrize("targets", ["all", "published", "down"])
-def test_decoding_takes_keys_values_and_logits_and_merged_layers_last(targets):
-    config, lora = shape(kv_heads=2, family="llada"), LoRA(rank=8, targets=(targets,))
+def test_decoding_takes_keys_values_and_logits_and_merged_layers_last(targets, head_width):
+    config = shape(kv_heads=2, head_width=head_width, family="llada")
+    lora = LoRA(rank=8, targets=(targets,))
     plain = estimate(config, run(lora=lora, decoded=5, candidates=7))
     assert plain.rollouts == 5 * 32 * 4 * (2 * 64 + 3 * 160) + 4 * 4 * 7 * 50
     cached = estimate(config, run(lora=lora, decoded=5, candidates=7, cached=True))
@@ -160,8 +164,8 @@ def test_decoding_takes_keys_values_and_logits_and_merged_layers_last(targets):
 def test_a_run_needs_the_larger_of_training_and_decoding():
     config = shape()
     light, heavy = estimate(config, run(decoded=1)), estimate(config, run(decoded=10_000))
-    assert light.total == light.lasting + light.activations + light.logits
-    assert heavy.total == heavy.lasting + heavy.rollouts
+    assert light.total == light.persistent + light.activations + light.logits
+    assert heavy.total == heavy.persistent + heavy.rollouts
 
 
 def test_logits_are_those_of_the_positions_held_together():

@@ -12,7 +12,7 @@ import pytest
 import dtm
 from dtm.cli import main
 from dtm.comparison.results import gather, interval
-from dtm.comparison.settings import contestants
+from dtm.comparison.settings import contestants, with_method
 from dtm.comparison.table import markdown
 from dtm.errors import CheckpointError, ConfigError
 from dtm.runs.folder import RunFolder
@@ -27,7 +27,7 @@ def budgeted(tiny):
 
 @pytest.fixture(scope="module")
 def entries(budgeted, tmp_path_factory):
-    """Three objectives, two seeds."""
+    """Three methods, two seeds."""
     folder = tmp_path_factory.mktemp("entries")
     configs = contestants(budgeted, NAMES, [("spg", {"updates": 2})])
     return {
@@ -59,7 +59,7 @@ def test_a_run_that_left_some_of_its_budget_is_named(entries, tmp_path):
     notes = gather([entries["c-dtm", 0], early]).notes
     assert notes == [
         "spg, seed 0: stopped with 25% of its budget spent, held-out reward has not risen for 3 evaluations "
-        "(tilt.patience)"
+        "(evaluation.patience)"
     ]
 
 
@@ -67,15 +67,15 @@ def test_a_recipes_patience_does_not_end_a_comparison():
     from dtm.cli.compare import _recipe
     from dtm.recipes import recipe
 
-    assert recipe("llada-countdown").tilt.patience is not None
+    assert recipe("llada-countdown").evaluation.patience is not None
     options = argparse.Namespace(recipe="llada-countdown", budget="1e4tokens")
-    assert _recipe(options, []).tilt.patience is None
-    assert _recipe(options, ["--tilt.patience", "2"]).tilt.patience == 2
+    assert _recipe(options, []).evaluation.patience is None
+    assert _recipe(options, ["--evaluation.patience", "2"]).evaluation.patience == 2
 
 
 def test_rows_and_intervals_are_those_of_the_runs(entries):
     comparison = gather(list(entries.values()))
-    assert comparison.objectives == NAMES
+    assert comparison.methods == NAMES
     assert comparison.seeds == [0, 1]
     assert len(comparison.rows) == 6
     summary = comparison.summary()
@@ -88,12 +88,12 @@ def test_rows_and_intervals_are_those_of_the_runs(entries):
         assert [row.validation for row in rows] == [run.summary["tuned"] for run in runs]
         assert all(row.finished == "spent its budget of 4e3tokens" for row in rows)
         assert [row.curve[-1]["spent_tokens"] for row in rows] == [row.cost["spent_tokens"] for row in rows]
-    assert comparison.settings["spg"]["objective.spg.updates"] == 2
+    assert comparison.settings["spg"]["method.updates"] == 2
     assert comparison.notes == []
     made = comparison.to_json("dtm compare …")
     json.dumps(made)
     assert made["summary"]["spg"]["reward"]["mean"] == pytest.approx(
-        sum(row["test"]["reward"] for row in made["rows"] if row["objective"] == "spg") / 2
+        sum(row["test"]["reward"] for row in made["rows"] if row["method"] == "spg") / 2
     )
 
 
@@ -112,7 +112,7 @@ def test_the_interval_is_students_over_seeds():
     assert interval([0.5]) == {"mean": 0.5, "low": None, "high": None}
 
 
-def test_the_figure_has_a_band_for_each_objective_against_what_was_spent(entries):
+def test_the_figure_has_a_band_for_each_method_against_what_was_spent(entries):
     figure = gather(list(entries.values())).figure()
     reward = next(axes for axes in figure.axes if axes.get_title() == "Mean reward")
     assert reward.get_xlabel() == "tokens through the models"
@@ -123,7 +123,7 @@ def test_the_figure_has_a_band_for_each_objective_against_what_was_spent(entries
         assert line.get_xdata()[-1] >= 4e3
 
 
-def test_the_table_has_the_base_and_every_objective(entries):
+def test_the_table_has_the_base_and_every_method(entries):
     text = markdown(gather(list(entries.values())))
     assert "| base |" in text
     for name in NAMES:
@@ -148,16 +148,16 @@ def test_the_table_has_the_base_and_every_objective(entries):
         ("numerics", "precision", "precision: float32 → other"),
     ],
 )
-def test_runs_that_differ_in_more_than_the_objective_are_refused(group, field, said, entries, tmp_path):
+def test_runs_that_differ_in_more_than_the_method_are_refused(group, field, said, entries, tmp_path):
     other = copied(entries["spg", 0], tmp_path / "other", lambda found: found[group].update({field: "other"}))
-    with pytest.raises(ConfigError, match="differ in more than the objective") as caught:
+    with pytest.raises(ConfigError, match="differ in more than the method") as caught:
         gather([entries["c-dtm", 0], other])
     assert said in str(caught.value)
 
 
 def test_a_run_that_really_differs_is_refused(entries, budgeted, tmp_path):
     warm = replace(budgeted, decoding=replace(budgeted.decoding, temperature=0.7))
-    other = dtm.train(replace(warm, objective=replace(warm.objective, name="wd1")), out=tmp_path / "warm")
+    other = dtm.train(with_method(warm, "wd1"), out=tmp_path / "warm")
     with pytest.raises(ConfigError) as caught:
         gather([entries["c-dtm", 0], other])
     lines = str(caught.value).splitlines()[1:]
@@ -218,19 +218,19 @@ def flags(tiny) -> list[str]:
     ]
 
 
-def test_three_objectives_are_compared_and_a_finished_comparison_runs_nothing(
+def test_three_methods_are_compared_and_a_finished_comparison_runs_nothing(
     tiny, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    arguments = ["compare", "maze-small", "--objectives", ",".join(NAMES), "--seeds", "1", "--jobs", "2"]
+    arguments = ["compare", "maze-small", "--methods", ",".join(NAMES), "--seeds", "1", "--jobs", "2"]
     arguments += ["--budget", "2e3tokens", "--out", "three", "--set", "spg.draws=1", *flags(tiny)]
     assert main(arguments) == 0
     assert "test prompts, after 2e3tokens of rollouts and updates" in capsys.readouterr().out
     out = tmp_path / "three"
     found = json.loads((out / "compare.json").read_text())
-    assert found["command"].startswith("dtm compare maze-small --objectives c-dtm,spg,wd1")
-    assert [row["objective"] for row in found["rows"]] == NAMES
-    assert found["settings"]["spg"]["objective.spg.draws"] == 1
+    assert found["command"].startswith("dtm compare maze-small --methods c-dtm,spg,wd1")
+    assert [row["method"] for row in found["rows"]] == NAMES
+    assert found["settings"]["spg"]["method.draws"] == 1
     assert (out / "compare.png").stat().st_size > 10_000
     made = {path: path.stat().st_mtime_ns for path in out.glob("*/summary.json")}
     for folder in ("comparison", "comparison-2"):  # the second does not write over the first
@@ -245,11 +245,11 @@ def test_three_objectives_are_compared_and_a_finished_comparison_runs_nothing(
     ("arguments", "said"),
     [
         ([], "needs a recipe's name, or --runs"),
-        (["maze-small"], "Give --budget 5m"),
+        (["maze-small"], "--budget is required: 5m"),
         (["maze-smal", "--budget", "5m"], "Did you mean 'maze-small'"),
         (["maze-small", "--budget", "5m", "--seed", "3"], "--seeds N takes the seeds"),
-        (["maze-small", "--budget", "5m", "--objective", "spg"], "--objectives names all"),
-        (["maze-small", "--budget", "5m", "--objective.name=spg"], "--objectives names all"),
+        (["maze-small", "--budget", "5m", "--method", "spg"], "--methods names all"),
+        (["maze-small", "--budget", "5m", "--method.name=spg"], "--methods names all"),
         (["maze-small", "--budget", "5m", "--evaluation.split", "test"], "on test prompts once, at the end"),
         (["maze-small", "--budget", "5m", "--seeds", "0"], "--seeds must be at least 1"),
         (["maze-small", "--budget", "5m", "--jobs", "0"], "jobs must be at least 1"),

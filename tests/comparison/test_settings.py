@@ -6,23 +6,23 @@ import pytest
 
 import dtm
 from dtm.comparison.settings import (
-    OBJECTIVES,
     changed,
     contestants,
     own_settings,
     parse_names,
     parse_set,
     read_settings,
-    with_objective,
+    with_method,
 )
+from dtm.config import METHODS
 from dtm.errors import ConfigError
 
 START = dtm.recipe("maze-small")
 
 
-def test_objectives_are_named_with_commas():
+def test_methods_are_named_with_commas():
     assert parse_names("c-dtm, spg,wd1") == ["c-dtm", "spg", "wd1"]
-    assert set(parse_names(",".join(OBJECTIVES))) == set(OBJECTIVES)
+    assert set(parse_names(",".join(METHODS))) == set(METHODS)
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def test_a_field_is_one_of_the_configuration_or_of_the_objective_itself():
     )
     configs = contestants(START, ["c-dtm", "spg"], list(given))
     spg, ours = configs["spg"], configs["c-dtm"]
-    assert (spg.optimizer.lr, spg.objective.spg.draws, spg.objective.name) == (3e-5, 4, "spg")
-    assert (ours.tilt.step, ours.objective.control_variate, ours.optimizer.lr) == (
+    assert (spg.optimizer.lr, spg.method.draws, spg.method.name) == (3e-5, 4, "spg")
+    assert (ours.tilt.step, ours.method.control_variate, ours.optimizer.lr) == (
         2.0,
         "one",
         START.optimizer.lr,
@@ -63,16 +63,16 @@ def test_a_file_says_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("spg", "write OBJECTIVE.FIELD=VALUE"),
-        ("spg.draws", "write OBJECTIVE.FIELD=VALUE"),
-        ("spg.draws=", "write OBJECTIVE.FIELD=VALUE"),
+        ("spg", "write METHOD.FIELD=VALUE"),
+        ("spg.draws", "write METHOD.FIELD=VALUE"),
+        ("spg.draws=", "write METHOD.FIELD=VALUE"),
         ("spg.draw=4", "Did you mean 'draws'"),
         ("spg.draws=many", "must be a whole number"),
-        ("spg.draws=0", "objective.spg.draws must be at least 1"),
+        ("spg.draws=0", "method.draws must be at least 1"),
         ("wd1.psi=2", "wd1 has settings, but is not compared"),
         ("spg.decoding.temperature=0.5", "give it to all with --decoding.temperature"),
         ("spg.replay.completions=4", "give it to all with --replay.completions"),
-        ("spg.tilt.patience=3", "give it to all with --tilt.patience"),
+        ("spg.evaluation.patience=3", "give it to all with --evaluation.patience"),
         ("spg.budget=5m", "give it to all with --budget"),
     ],
 )
@@ -98,10 +98,10 @@ def test_a_file_without_sections_is_refused(tmp_path):
 
 
 def test_a_reader_is_told_what_the_objective_reads_and_no_more():
-    spg = own_settings(changed(with_objective(START, "spg"), {"draws": 4}))
-    assert spg["objective.spg.draws"] == 4
+    spg = own_settings(changed(with_method(START, "spg"), {"draws": 4}))
+    assert spg["method.draws"] == 4
     assert spg["optimizer.lr"] == START.optimizer.lr
-    assert all(name.startswith(("objective.name", "objective.spg.", "optimizer.lr")) for name in spg)
+    assert all(name.startswith(("method.", "iterate.", "optimizer.lr")) for name in spg)
     ours = own_settings(START)
     assert ours["tilt.step"] == START.tilt.step
-    assert not any(name.startswith("objective.spg") for name in ours)
+    assert not any(name.startswith("iterate") for name in ours)

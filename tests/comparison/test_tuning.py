@@ -9,16 +9,20 @@ import pytest
 
 import dtm
 from dtm.comparison import tuning
-from dtm.comparison.settings import OBJECTIVES, differing, is_own, with_objective
-from dtm.comparison.tuning import MOST, SEED, on_the_edge, trials, tune
+from dtm.comparison.settings import differing, with_method
+from dtm.comparison.tuning import SEED, on_the_edge, trials, tune
+from dtm.config import METHODS
 from dtm.errors import ConfigError, DtmError
+from dtm.loop.policies import is_own
+
+MOST = 9
 
 START = replace(dtm.recipe("sudoku-mini"), budget="1e6tokens")
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_every_grid_is_rates_by_knobs_of_the_objective_itself(name):
-    start = with_objective(START, name)
+@pytest.mark.parametrize("name", METHODS)
+def test_every_grid_is_rates_by_knobs_of_the_method_itself(name):
+    start = with_method(START, name)
     grid = trials(start, MOST)
     assert grid[0] == start
     assert len({str(config) for config in grid}) == 9
@@ -68,27 +72,27 @@ def fake(rewards):
 
 def test_the_highest_validation_reward_is_picked_and_all_trials_are_kept(monkeypatch, tmp_path):
     monkeypatch.setattr(tuning, "run_all", fake({"spg": [0.1, 0.5, None, 0.5], "wd1": [0.3, 0.2, 0.4, 0.1]}))
-    configs = {name: with_objective(START, name) for name in ("spg", "wd1")}
+    configs = {name: with_method(START, name) for name in ("spg", "wd1")}
     picked, records = tune(configs, 4, tmp_path, 1)
     assert picked == {"spg": trials(configs["spg"], 4)[1], "wd1": trials(configs["wd1"], 4)[2]}
-    assert [(t.objective, t.number) for t in records] == [(n, k) for n in ("spg", "wd1") for k in range(4)]
+    assert [(t.method, t.number) for t in records] == [(n, k) for n in ("spg", "wd1") for k in range(4)]
     assert [t.number for t in records if t.picked] == [1, 2]
     assert [t.reward for t in records][:4] == [0.1, 0.5, None, 0.5]
-    assert records[1].changed == {"objective.spg.draws": 4}
+    assert records[1].changed == {"method.draws": 4}
     (note,) = on_the_edge(records)
     assert note.startswith(f"wd1 took the learning rate {START.optimizer.lr / 3:.3g}, the edge")
 
 
-def test_an_objective_whose_trials_all_failed_is_named(monkeypatch, tmp_path):
+def test_a_method_whose_trials_all_failed_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(tuning, "run_all", fake({"spg": [None, None]}))
     with pytest.raises(DtmError, match="no trial of spg finished"):
-        tune({"spg": with_objective(START, "spg")}, 2, tmp_path, 1)
+        tune({"spg": with_method(START, "spg")}, 2, tmp_path, 1)
 
 
 def test_trials_are_runs_and_the_picked_setting_goes_on(tiny, tmp_path):
-    start = with_objective(replace(tiny, budget="15e2tokens"), "wd1")
+    start = with_method(replace(tiny, budget="15e2tokens"), "wd1")
     picked, records = tune({"wd1": start}, 2, tmp_path, jobs=2, say=lambda line: None)
     rewards = [dtm.Run.open(tmp_path / f"wd1-trial-{k}").summary["tuned"]["reward"] for k in (0, 1)]
     assert [trial.reward for trial in records] == rewards
     assert picked["wd1"] == trials(start, 2)[rewards.index(max(rewards))]
-    assert dtm.Run.open(tmp_path / "wd1-trial-1").config.objective.wd1.psi == 0.3
+    assert dtm.Run.open(tmp_path / "wd1-trial-1").config.method.psi == 0.3

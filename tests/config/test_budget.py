@@ -8,14 +8,14 @@ from itertools import pairwise
 import pytest
 import torch
 
-from dtm.baselines import SPGConfig
-from dtm.capacity.flops import pass_flops, rollout_flops
+from dtm.capacity.flops import rollout_flops
 from dtm.cli import main
-from dtm.config import AdapterConfig, AuditConfig, ObjectiveConfig, RunConfig
+from dtm.config import AdapterConfig, AuditConfig, RunConfig, configure_method
 from dtm.config.budget import Budget, cooling_factor
 from dtm.engine.collect import prompts_in_order
 from dtm.errors import ConfigError
-from dtm.loop import build, sampling
+from dtm.loop import sampling
+from dtm.loop.assemble import assemble
 from dtm.loop.plan import training_plan
 from dtm.report.display import Display
 from dtm.runs.events import JsonLines, read_events
@@ -91,7 +91,7 @@ def test_operations_are_those_of_every_pass(plain, make_trainer):
     shape = run.policy.student.config
     assert sum(name == "student" for name, *_ in passes) == 4
     assert run.progress.spent_flops == sum(
-        pass_flops(shape, rows * length, length, scored) * (3 if name == "student" else 1)
+        shape.flops(rows * length, length, scored) * (3 if name == "student" else 1)
         for name, rows, length, scored in passes
     )
 
@@ -109,8 +109,7 @@ def test_rollouts_with_a_cache_cost_what_they_compute_whichever_copy_decodes(pla
     run = make_trainer(config)
     with run.ledger:
         run.open_phase()
-    assert run.ledger.take().tokens == 0  # rollouts are counted by their engine alone
-    cost = run.sampling.cost()
+    cost = run.ledger.take()
     assert cost.tokens == 8 * (8 + 4 * 4 * 5)
     assert cost.flops == 32 * rollout_flops(run.policy.student.config, 3, 5, 5, 1, 1, together=4)
 
@@ -129,9 +128,9 @@ def test_evaluations_cost_nothing_and_all_else_does(plain, make_trainer, tmp_pat
 # ── when a run ends ───────────────────────────────────────────────────────────────────────────────
 
 
-def objective(tiny, name: str) -> RunConfig:
-    section = ObjectiveConfig(name=name, spg=SPGConfig(updates=2)) if name == "spg" else ObjectiveConfig()
-    return replace(tiny, seed=3, budget=BUDGET, objective=section)
+def with_method(tiny, name: str) -> RunConfig:
+    method = configure_method(name, **({"updates": 2} if name == "spg" else {}))
+    return replace(tiny, seed=3, budget=BUDGET, method=method)
 
 
 both = pytest.mark.parametrize("name", ["c-dtm", "spg"])
@@ -140,7 +139,7 @@ both = pytest.mark.parametrize("name", ["c-dtm", "spg"])
 @both
 def test_a_run_ends_with_the_first_step_that_has_spent_the_budget(name, tiny, make_trainer, tmp_path):
     log = tmp_path / "metrics.jsonl"
-    progress = make_trainer(objective(tiny, name), callbacks=[JsonLines(log)]).run()
+    progress = make_trainer(with_method(tiny, name), callbacks=[JsonLines(log)]).run()
     spent = [row["spent_tokens"] for row in read_events(log, "step")]
     assert spent[-2] < 9e3 <= spent[-1] == progress.spent_tokens
     assert progress.finished == f"spent its budget of {BUDGET}"
@@ -155,8 +154,8 @@ def test_a_run_ends_with_the_first_step_that_has_spent_the_budget(name, tiny, ma
 
 
 def test_a_run_may_reach_a_plateau_before_its_budget(tiny, make_trainer):
-    config = objective(tiny, "c-dtm")
-    config = replace(config, tilt=replace(config.tilt, patience=1))
+    config = with_method(tiny, "c-dtm")
+    config = replace(config, evaluation=replace(config.evaluation, patience=1))
     progress = make_trainer(config, reward=lambda prompts, completions: [0.5] * len(prompts)).run()
     assert "has not risen" in progress.finished
     assert progress.spent_tokens < 5e3
@@ -164,7 +163,7 @@ def test_a_run_may_reach_a_plateau_before_its_budget(tiny, make_trainer):
 
 @both
 def test_warming_up_leaves_no_trace(name, tiny, make_trainer):
-    cold, warm = make_trainer(objective(tiny, name)), make_trainer(objective(tiny, name))
+    cold, warm = make_trainer(with_method(tiny, name)), make_trainer(with_method(tiny, name))
     warm._warm_up()
     assert warm.progress == cold.progress
     assert all(parameter.grad is None for parameter in warm.policy.trained())
@@ -199,7 +198,7 @@ def run(make_trainer, config, folder, point=None):
 @both
 def test_a_stop_at_any_safe_point_leaves_the_budget_as_it_was(name, tiny, make_trainer, tmp_path):
     """Also within rollouts, whose first part is then drawn, and paid for, once."""
-    config = replace(objective(tiny, name), checkpoint=replace(tiny.checkpoint, every=3))
+    config = replace(with_method(tiny, name), checkpoint=replace(tiny.checkpoint, every=3))
     whole, weights, points = run(make_trainer, config, tmp_path / "whole")
     assert points > 20
     for point in range(1, points, 5):
@@ -212,7 +211,7 @@ def test_a_stop_at_any_safe_point_leaves_the_budget_as_it_was(name, tiny, make_t
 
 
 def test_an_order_is_the_same_however_it_is_cut(tiny):
-    task = build.build_task(tiny)
+    task = assemble(tiny).task
     whole = prompts_in_order(task, 0, 40, chunk=8, seed=1).views
     cuts = [0, 8, 11, 12, 30, 40]
     parts = [
@@ -222,7 +221,7 @@ def test_an_order_is_the_same_however_it_is_cut(tiny):
     assert prompts_in_order(task, 0, 40, chunk=8, seed=2).views != whole
 
 
-def test_all_objectives_are_asked_the_same_prompts_in_the_same_order(tiny, make_trainer, monkeypatch):
+def test_all_methods_are_asked_the_same_prompts_in_the_same_order(tiny, make_trainer, monkeypatch):
     """Whatever they take between updates: two, four or twelve updates on a buffer, refreshes or none."""
     asked: list = []
 
@@ -235,7 +234,7 @@ def test_all_objectives_are_asked_the_same_prompts_in_the_same_order(tiny, make_
     sequences = {}
     for name in ("c-dtm", "spg", "wd1", "vrpo"):
         asked.clear()
-        config = replace(tiny, budget="2e4tokens", objective=ObjectiveConfig(name=name))
+        config = replace(tiny, budget="2e4tokens", method=configure_method(name))
         make_trainer(config).run()
         sequences[name] = list(asked)
     shortest = min(map(len, sequences.values()))
@@ -249,11 +248,12 @@ def test_all_objectives_are_asked_the_same_prompts_in_the_same_order(tiny, make_
 
 @both
 def test_plan_and_display_know_the_budget(name, tiny, make_trainer, capsys):
-    config = objective(tiny, name)
-    plan = training_plan(config)
+    config = with_method(tiny, name)
+    assembly = assemble(config)
+    plan = training_plan(assembly)
     assert plan["time"] == f"until {BUDGET} are spent on rollouts and updates; evaluations come on top"
     assert plan["phases" if name == "c-dtm" else "iterations"].startswith("as many as a budget of")
-    with Display(config) as display:
+    with Display(config, assembly.loop) as display:
         make_trainer(config, callbacks=[display]).run()
     printed = capsys.readouterr().out
     assert "stopped: spent its budget of 9e3tokens" in printed

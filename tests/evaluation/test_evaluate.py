@@ -10,12 +10,11 @@ import torch
 
 from dtm.config import EvaluationConfig
 from dtm.evaluation.length import effective_lengths
-from dtm.loop import build
 
 
 def test_the_measures_are_those_of_the_samples(finished):
     result = finished.evaluate(EvaluationConfig(prompts=4, completions=3))
-    task = build.build_task(finished.config)
+    task = finished.assembly.task
     assert len(result.prompts) == 12
     assert len(set(result.prompts)) == 4
     rewards = task.reward(result.prompts, result.completions)

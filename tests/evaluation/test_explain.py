@@ -137,7 +137,7 @@ def test_what_is_no_result_is_named(tmp_path, capsys):
     (tmp_path / "broken.json").write_text("{")
     for name, said in (
         ("nowhere.json", "no file"),
-        ("other.json", "is no result of `dtm eval"),
+        ("other.json", "is not a result of `dtm eval"),
         ("broken.json", "is not JSON"),
     ):
         assert main(["eval", "--explain", str(tmp_path / name), str(tmp_path / name)]) == 2

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 
 from dtm import losses
-from dtm.config import EvaluationConfig, ObjectiveConfig, OptimizerConfig, RunConfig, TiltConfig
-from dtm.loop.annealing import (
-    begins_to_cool,
-    choose_step,
-    has_plateaued,
-    is_to_be_measured,
-    lr_factor,
-    next_step,
-    phase_is_over,
-    phases,
-    reason_to_stop,
+from dtm.config import (
+    EvaluationConfig,
+    IterateConfig,
+    OptimizerConfig,
+    RunConfig,
+    TiltConfig,
+    configure_method,
 )
+from dtm.config.registry import load_method_class
+from dtm.loop.policies import make_loop
+from dtm.loop.policy import Loop, has_plateaued
 from dtm.loop.progress import Progress
+from dtm.losses import AdaptiveControl, next_step, phases
+
+
+def loop_of(config: RunConfig) -> Loop:
+    return make_loop(config, load_method_class(config.method.name)(config.method))
+
+
+def chosen_step(make_rollouts, config: TiltConfig, reward: torch.Tensor) -> float:
+    """h of a first phase whose rollouts, each of its own prompt, earned these rewards."""
+    loop = loop_of(RunConfig(tilt=config, method=configure_method("c-dtm", prompt_baseline=False)))
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    return loop.begin(make_rollouts(reward.tolist(), range(len(reward))), 0.0, optimizer)
 
 
 @pytest.mark.parametrize("start", [0.0, 0.7, 9.99, 2.5])
@@ -52,67 +62,67 @@ def test_phases_are_counted_as_they_are_taken(final, step):
     assert phases(final, step) == taken
 
 
-def test_a_fixed_step_does_not_look_at_rewards():
+def test_a_fixed_step_does_not_look_at_rewards(make_rollouts):
     config = TiltConfig(step=2.5, final=10.0)
-    assert choose_step(config, torch.tensor([0.0, 100.0])) == 2.5
+    assert chosen_step(make_rollouts, config, torch.tensor([0.0, 100.0])) == 2.5
 
 
-def test_an_automatic_step_meets_the_effective_sample_size():
+def test_an_automatic_step_meets_the_effective_sample_size(make_rollouts):
     reward = torch.randn(500, generator=torch.Generator().manual_seed(0))
     config = TiltConfig(step="auto", ess=0.6, step_cap=5.0, final=10.0)
-    h = choose_step(config, reward)
+    h = chosen_step(make_rollouts, config, reward)
     assert 0.1 < h < 5
     assert float(losses.effective_sample_size(h * reward.double())) == pytest.approx(0.6, abs=1e-6)
 
 
-def test_an_automatic_step_is_capped_where_rewards_say_nothing():
+def test_an_automatic_step_is_capped_where_rewards_say_nothing(make_rollouts):
     config = TiltConfig(step="auto", step_cap=3.0, final=10.0)
-    assert choose_step(config, torch.full((20,), 0.5)) == 3.0
+    assert chosen_step(make_rollouts, config, torch.full((20,), 0.5)) == 3.0
 
 
-def lasting(max_steps: int, warmup: float, decay: float) -> RunConfig:
-    return RunConfig(
-        tilt=TiltConfig(max_steps=max_steps, absorbed=0.9),
-        optimizer=OptimizerConfig(warmup=warmup, decay=decay),
+def lasting(max_steps: int, warmup: float, decay: float, floor: float = 0.0) -> Loop:
+    return loop_of(
+        RunConfig(
+            tilt=TiltConfig(max_steps=max_steps, absorbed=0.9),
+            optimizer=OptimizerConfig(warmup=warmup, decay=decay, floor=floor),
+        )
     )
 
 
 def test_the_learning_rate_rises_holds_and_falls():
     """Four steps up, hold, and from step 6 in five steps down to zero."""
-    config = lasting(20, warmup=0.2, decay=0.25)
-    factors = [lr_factor(config, step, 6 if step >= 6 else None) for step in range(12)]
+    loop = lasting(20, warmup=0.2, decay=0.25)
+    factors = [loop.lr_factor(step, 6 if step >= 6 else None) for step in range(12)]
     assert factors == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2, 0])
 
 
 def test_the_learning_rate_falls_to_its_floor():
-    config = replace(lasting(20, 0.0, 0.25), optimizer=OptimizerConfig(warmup=0.0, decay=0.25, floor=0.5))
-    assert [lr_factor(config, 6 + step, 6) for step in range(6)] == pytest.approx(
-        [1, 0.9, 0.8, 0.7, 0.6, 0.5]
-    )
+    loop = lasting(20, 0.0, 0.25, floor=0.5)
+    assert [loop.lr_factor(6 + step, 6) for step in range(6)] == pytest.approx([1, 0.9, 0.8, 0.7, 0.6, 0.5])
 
 
 def test_a_phase_that_ends_while_it_warms_up_falls_from_where_it_is():
-    config = lasting(20, warmup=0.2, decay=0.1)
-    assert lr_factor(config, 1, 1) == pytest.approx(0.5)
-    assert lr_factor(config, 2, 1) == pytest.approx(0.75 * 0.5)
+    loop = lasting(20, warmup=0.2, decay=0.1)
+    assert loop.lr_factor(1, 1) == pytest.approx(0.5)
+    assert loop.lr_factor(2, 1) == pytest.approx(0.75 * 0.5)
 
 
 def test_without_warmup_or_cooling_the_rate_is_constant():
-    config = lasting(20, warmup=0.0, decay=0.0)
-    assert [lr_factor(config, step, None) for step in range(3)] == [1, 1, 1]
+    loop = lasting(20, warmup=0.0, decay=0.0)
+    assert [loop.lr_factor(step, None) for step in range(3)] == [1, 1, 1]
 
 
 def test_a_phase_cools_once_enough_is_absorbed_or_the_limit_is_near():
-    config = lasting(20, warmup=0.0, decay=0.25)
-    assert begins_to_cool(config, 3, surely_absorbed=0.9)
-    assert not begins_to_cool(config, 14, surely_absorbed=0.89)
-    assert begins_to_cool(config, 15, surely_absorbed=-math.inf)
+    loop = lasting(20, warmup=0.0, decay=0.25)
+    assert loop.begins_to_cool(3, surely_absorbed=0.9)
+    assert not loop.begins_to_cool(14, surely_absorbed=0.89)
+    assert loop.begins_to_cool(15, surely_absorbed=-math.inf)
 
 
 def test_a_phase_is_over_when_it_has_cooled_or_spent_its_steps():
-    config = lasting(20, warmup=0.0, decay=0.25)
-    assert [phase_is_over(config, step, cooling_from=3) for step in (7, 8)] == [False, True]
-    assert [phase_is_over(config, step, cooling_from=None) for step in (19, 20)] == [False, True]
+    loop = lasting(20, warmup=0.0, decay=0.25)
+    assert [loop.phase_is_over(step, cooling_from=3) for step in (7, 8)] == [False, True]
+    assert [loop.phase_is_over(step, cooling_from=None) for step in (19, 20)] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +142,7 @@ def test_a_plateau_is_no_rise_above_the_best_before(rewards, patience, expected)
     assert has_plateaued(rewards, patience) == expected
 
 
-ITERATING = ObjectiveConfig(name="wd1")
+ITERATING = {"method": configure_method("wd1"), "iterate": IterateConfig(iterations=10)}
 
 
 def measured(*rewards: float, tilt: float = 4.0, **counters) -> Progress:
@@ -153,13 +163,13 @@ def measured(*rewards: float, tilt: float = 4.0, **counters) -> Progress:
 )
 def test_the_base_every_other_phase_and_the_last_are_measured_once(progress, expected):
     config = RunConfig(evaluation=EvaluationConfig(every=2))
-    assert is_to_be_measured(config, progress, spent=0.0) == expected
+    assert loop_of(config).is_to_be_measured(progress, spent=0.0) == expected
 
 
 @pytest.mark.parametrize(("spent", "expected"), [(0.29, False), (0.31, True), (1.0, True)])
 def test_a_budget_is_measured_in_tenths_and_at_its_end(spent, expected):
     progress = measured(0.1, tilt=50.0, phase=4, measured_at=0.2)
-    assert is_to_be_measured(RunConfig(budget="1h"), progress, spent) == expected
+    assert loop_of(RunConfig(budget="1h")).is_to_be_measured(progress, spent) == expected
 
 
 @pytest.mark.parametrize(
@@ -168,14 +178,14 @@ def test_a_budget_is_measured_in_tenths_and_at_its_end(spent, expected):
         ({}, measured(0.1, 0.2, 0.2, 0.1), 0.0, "held-out reward has not risen for 2 evaluations"),
         ({}, measured(0.1, 0.2, 0.2), 0.0, None),
         ({}, measured(0.1, tilt=10.0), 0.0, "reached the final tilt A = 10"),
-        ({"objective": ITERATING}, measured(tilt=10.0, phase=9), 0.0, "went through 9 iterations"),
+        (ITERATING, measured(tilt=10.0, phase=9), 0.0, "went through 9 iterations"),
         ({"budget": "5m"}, measured(0.1, tilt=10.0), 0.9, None),
         ({"budget": "5m"}, measured(0.1, 0.1, 0.1), 1.0, "spent its budget of 5m"),
     ],
 )
 def test_a_run_says_why_it_ends(changes, progress, spent, reason):
-    config = RunConfig(tilt=TiltConfig(patience=2), **changes)
-    assert reason_to_stop(config, progress, spent) == reason
+    config = RunConfig(evaluation=EvaluationConfig(patience=2), **changes)
+    assert loop_of(config).reason_to_stop(progress, spent) == reason
 
 
 @pytest.mark.parametrize(
@@ -183,5 +193,5 @@ def test_a_run_says_why_it_ends(changes, progress, spent, reason):
     [(0.0, 0.0, 1.0), (0.6, 0.8, 0.75), (-1.0, 1.0, 0.0), (9.0, 1.0, 1.5)],
 )
 def test_the_adaptive_control_is_a_clipped_ratio(numerator, denominator, expected):
-    progress = Progress(control_numerator=numerator, control_denominator=denominator)
-    assert math.isclose(progress.control, expected)
+    control = AdaptiveControl(numerator=numerator, denominator=denominator)
+    assert math.isclose(control.value, expected)

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from dtm.config import AuditConfig
 from dtm.errors import ConfigError
-from dtm.loop import build
+from dtm.loop.assemble import assemble, build_scorer
 from dtm.loop.audit import Tally, agreement, audit
 from dtm.random import stream
 from dtm.report.display import Display
@@ -74,13 +74,12 @@ def cached(tiny):
 
 
 def collector_of(config):
-    task = build.build_task(config)
-    return build.build_collector(config, task, build.build_scorer(config, task), lambda: None)
+    return assemble(config).collector()
 
 
 def exact_engine(collector, config):
     """The engine that a run audits with."""
-    return build.build_engine(config, collector.task, collector.engine.decoder.without_shortcuts)
+    return assemble(config).engine(collector.engine.decoder.without_shortcuts)
 
 
 def load(model, *engines):
@@ -91,7 +90,7 @@ def load(model, *engines):
 def test_a_model_of_one_layer_agrees_with_itself_in_every_token(cached):
     collector = collector_of(cached)
     exact = exact_engine(collector, cached)
-    load(build.load_base(cached, collector.task).eval(), collector.engine, exact)  # its cache is exact
+    load(assemble(cached).base.eval(), collector.engine, exact)  # its cache is exact
     prompts = collector.task.prompts("train", 6, stream(0, "prompts"))
     found = audit(collector, exact, prompts, 4, seed=0)
     assert (found.rows, found.agreement, found.mean_shift, found.error) == (4, 1.0, 0.0, 0.0)
@@ -101,7 +100,7 @@ def test_deeper_models_agree_in_part_and_the_reward_is_that_of_both_decodings(ca
     task = replace(cached.task, completion_length=12)
     deep = replace(cached, task=task, model=replace(cached.model, layers=4))
     collector = collector_of(deep)
-    model = build.new_model(deep.model, collector.task, 0).eval()
+    model = assemble(deep).new_model().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(12 if parameter.dim() == 2 else 1)
@@ -111,7 +110,7 @@ def test_deeper_models_agree_in_part_and_the_reward_is_that_of_both_decodings(ca
         seen.append(completions)
         return [float(len(seen))] * len(completions)  # 1 with shortcuts, 2 without
 
-    scored = replace(collector, scorer=build.build_scorer(deep, collector.task, reward))
+    scored = replace(collector, scorer=build_scorer(deep, collector.task, reward))
     prompts = collector.task.prompts("train", 16, stream(0, "prompts"))
     exact = exact_engine(collector, deep)
     load(model, scored.engine, exact)
@@ -157,7 +156,7 @@ def test_past_the_limit_the_run_goes_on_without_shortcuts_and_says_so(cached, ma
     rows = read_events(tmp_path / "metrics.jsonl", "audit")
     assert len(rows) == 1  # nothing is left to compare
     assert "more than audit.shift 0.1" in rows[0]["falls_back"]
-    assert "decoding takes no shortcuts from here on: the mean reward is" in console.file.getvalue()
+    assert "exact decoding from here on: the mean reward is" in console.file.getvalue()
     assert trainer.progress.exact_because == rows[0]["falls_back"]
     exact = replace(limited, decoding=replace(limited.decoding, cache="none"))
     calls.clear()

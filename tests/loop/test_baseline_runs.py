@@ -8,20 +8,18 @@ import pytest
 import torch
 
 import dtm
-from dtm.capacity.forecast import work
-from dtm.config import ObjectiveConfig, RunConfig
+from dtm.config import METHODS, IterateConfig, RunConfig, configure_method
 from dtm.config.serialise import load_yaml, to_yaml, update
 from dtm.errors import ConfigError
-from dtm.loop import build
+from dtm.loop.assemble import assemble
 from dtm.loop.plan import training_plan
-from dtm.methods import SPG, Baseline
 from dtm.runs.checkpoint import load_latest
 from dtm.runs.events import JsonLines, read_events
 from dtm.runs.interrupts import Interrupted
 from stopping import StopAt
 from timeless import timeless_rows
 
-NAMES = ["diffu-grpo", "wd1", "unigrpo", "spg", "vrpo", "gdpo", "trace-rl"]
+NAMES = [name for name in METHODS if name != "c-dtm"]
 each = pytest.mark.parametrize("name", NAMES)
 
 
@@ -35,12 +33,11 @@ def iterating(tiny):
     """Two iterations of two updates, in blocks of two; evaluations after each."""
 
     def make(name: str, **fields) -> RunConfig:
-        section = replace(getattr(ObjectiveConfig(), name.replace("-", "_")), updates=2, **fields)
-        objective = ObjectiveConfig(name=name, **{name.replace("-", "_"): section})
         return replace(
             tiny,
             seed=1,  # rewards differ in both iterations
-            objective=objective,
+            method=configure_method(name, updates=2, **fields),
+            iterate=IterateConfig(iterations=2),
             decoding=replace(tiny.decoding, block=2, certainty=None),
             replay=replace(tiny.replay, prompts=5),
             optimizer=replace(tiny.optimizer, batch=32),
@@ -140,7 +137,7 @@ def test_moments_are_kept_the_rate_is_constant_and_the_student_promoted(iteratin
     assert [row["tilt"] for row in read_events(tmp_path / "metrics.jsonl", "evaluation")] == [0, 1, 2]
     purposes = [row["purpose"] for row in read_events(tmp_path / "metrics.jsonl", "rollouts")]
     assert purposes == ["rebuild", "rebuild"]
-    policy, base = trainer.policy, dtm.load_model(build.base_folder(config))
+    policy, base = trainer.policy, dtm.load_model(config.model.base)
     assert policy.average is None
     assert torch.equal(weights(policy.student), weights(policy.teacher))
     assert torch.equal(weights(policy.base), weights(base))
@@ -150,22 +147,6 @@ def test_moments_are_kept_the_rate_is_constant_and_the_student_promoted(iteratin
 @pytest.mark.parametrize(("name", "kept"), [("spg", False), ("wd1", False), ("vrpo", True), ("gdpo", False)])
 def test_the_base_is_kept_where_it_is_asked(name, kept, iterating, make_trainer):
     assert (make_trainer(iterating(name)).policy.base is not None) == kept
-
-
-@each
-def test_a_process_without_pairs_ends_an_iteration_of_pairs_alone(name, iterating, make_trainer, monkeypatch):
-    """This process has something to learn from, another has not."""
-    trainer = make_trainer(iterating(name), reward=upwards)
-    monkeypatch.setattr("dtm.loop.trainer.gather_all", lambda values: torch.cat([values, torch.zeros(1)]))
-    assert trainer._is_idle(trainer.open_phase()) == (name == "vrpo")
-
-
-@each
-def test_the_configuration_knows_who_looks_at_pairs(name, iterating):
-    config = iterating(name)
-    objective = build.build_objective(config)
-    assert isinstance(objective, Baseline)
-    assert config.objective.pairs == objective.pairs
 
 
 @each
@@ -182,19 +163,19 @@ def test_evaluations_can_be_far_between_and_the_last_is_always_made(iterating, m
     config = replace(
         config,
         evaluation=replace(config.evaluation, every=2),
-        tilt=replace(config.tilt, final=3.0),
+        iterate=IterateConfig(iterations=3),
     )
     progress = make_trainer(config, reward=upwards).run()
     assert [row["tilt"] for row in progress.evaluations] == [0, 2, 3]
 
 
 @each
-def test_a_recipe_runs_with_another_objective_and_survives_yaml(name, iterating, tmp_path):
+def test_a_recipe_runs_with_another_method_and_survives_yaml(name, iterating, tmp_path):
     config = replace(iterating(name), evaluation=replace(RunConfig().evaluation, prompts=4, completions=2))
     (tmp_path / "run.yaml").write_text(to_yaml(config))
     assert load_yaml(tmp_path / "run.yaml", RunConfig()) == config
-    plan = training_plan(config)
-    assert plan["objective"] == name
+    plan = training_plan(assemble(config))
+    assert plan["method"] == name
     assert plan["iterations"] == "2, each of 2 updates"
     run = dtm.train(config, out=tmp_path / "run")
     assert run.is_finished
@@ -206,7 +187,7 @@ def test_a_baseline_learns(iterating, make_trainer):
     config = iterating("spg")
     config = replace(
         config,
-        tilt=replace(config.tilt, final=30.0),
+        iterate=IterateConfig(iterations=30),
         optimizer=replace(config.optimizer, batch=64, lr=3e-3),
         evaluation=replace(config.evaluation, prompts=1, completions=128, every=30),
     )
@@ -220,11 +201,12 @@ def test_a_baseline_learns(iterating, make_trainer):
 def test_a_plan_and_a_forecast_count_what_an_iteration_draws(name, batch, prompts, seen, iterating):
     config = iterating(name)
     config = replace(config, optimizer=replace(config.optimizer, batch=batch))
-    drawn = training_plan(config)["rollouts per iteration"]
+    assembly = assemble(config)
+    drawn = training_plan(assembly)["rollouts per iteration"]
     assert drawn == f"{prompts} prompts × 4 completions, {seen} of each in an update"
     masks = {"spg": 2, "wd1": 1, "vrpo": 8}[name]
-    assert work(config).rows == 2 * 2 * prompts * seen * masks
-    assert work(config).rollouts == 2 * prompts * 4 + 3 * 4 * 2
+    assert assembly.loop.work().rows == 2 * 2 * prompts * seen * masks
+    assert assembly.loop.work().rollouts == 2 * prompts * 4 + 3 * 4 * 2
 
 
 # ── mistakes ──────────────────────────────────────────────────────────────────────────────────────
@@ -233,31 +215,25 @@ def test_a_plan_and_a_forecast_count_what_an_iteration_draws(name, batch, prompt
 @pytest.mark.parametrize(
     ("method", "field", "value"),
     [
-        ("diffu_grpo", "epsilon", 1.0),
+        ("diffu-grpo", "epsilon", 1.0),
         ("wd1", "psi", 0.0),
         ("unigrpo", "updates", 0),
         ("spg", "mix", 1.5),
         ("spg", "prompt_noise", 1.0),
         ("vrpo", "draws", 0),
         ("gdpo", "nodes", 0),
-        ("trace_rl", "merged", 0),
+        ("trace-rl", "merged", 0),
     ],
 )
 def test_a_value_that_cannot_run_is_refused_under_its_own_name(method, field, value):
     with pytest.raises(ConfigError) as caught:
-        update(RunConfig(), {"objective": {method: {field: value}}}, where="test")
-    assert f"objective.{method}.{field}".replace("_", "-") in str(caught.value)
+        update(RunConfig(), {"method": {"name": method, field: value}}, where="test")
+    assert f"method.{field}".replace("_", "-") in str(caught.value)
 
 
 def test_a_batch_that_holds_no_whole_prompt_is_refused(iterating):
     config = iterating("spg")
     with pytest.raises(ConfigError, match=r"takes 4 completions of a prompt.*holds 3: raise it to 4"):
-        replace(config, optimizer=replace(config.optimizer, batch=3))
+        assemble(replace(config, optimizer=replace(config.optimizer, batch=3)))
     paired = iterating("vrpo")
-    assert replace(paired, optimizer=replace(paired.optimizer, batch=3)).optimizer.batch == 3
-
-
-def test_an_objective_that_the_configuration_does_not_name_is_refused(tiny, make_trainer, monkeypatch):
-    monkeypatch.setattr(build, "build_objective", lambda config: SPG())
-    with pytest.raises(ConfigError, match=r"objective is SPG, but objective\.name is c-dtm"):
-        make_trainer(tiny)
+    assert assemble(replace(paired, optimizer=replace(paired.optimizer, batch=3))).loop.prompts == 1

@@ -11,8 +11,8 @@ import torch
 
 import dtm
 from dtm.errors import ConfigError
-from dtm.loop import build
-from dtm.loop.plan import forecast, pretraining_plan
+from dtm.loop.assemble import assemble
+from dtm.loop.plan import pretraining_plan, pretraining_time_estimate
 from dtm.loop.pretraining import Pretrainer, cosine
 from dtm.runs.interrupts import Interrupted
 
@@ -23,20 +23,11 @@ def short(tiny):
 
 
 def pretrainer(config, checkpoints=None, stop_at: int | None = None) -> Pretrainer:
-    task = build.build_task(config)
-
     def between() -> None:
         if trainer.step == stop_at:
             raise Interrupted
 
-    trainer = Pretrainer(
-        config,
-        task,
-        build.new_model(config.model, task, config.seed),
-        torch.device("cpu"),
-        checkpoints=checkpoints,
-        between=between,
-    )
+    trainer = Pretrainer(assemble(config), checkpoints=checkpoints, between=between)
     return trainer
 
 
@@ -69,7 +60,7 @@ def test_pretraining_learns_and_leaves_a_base_to_tilt(short, tmp_path):
     tuned = replace(
         config, model=replace(config.model, base=str(run.folder.model)), tilt=replace(config.tilt, final=1.0)
     )
-    base = build.load_base(tuned, build.build_task(tuned))
+    base = assemble(tuned).base
     assert torch.equal(base.norm.weight, run.model.norm.weight)
 
 
@@ -81,7 +72,7 @@ def test_the_last_steps_can_be_masked_in_the_decoders_blocks(short, tmp_path):
     )
     trainer, blocks = pretrainer(config), []
     for trainer.step in range(12):
-        blocks.append(trainer.interpolant.block)
+        blocks.append(trainer.masking.block)
     assert blocks == [None] * 9 + [2] * 3
     settled, plain = pretrainer(config), pretrainer(replace(config, pretrain=short.pretrain))
     settled.run()
@@ -102,26 +93,25 @@ def test_settling_needs_blocks(short, tmp_path):
         decoding=replace(short.decoding, block=None),
         pretrain=replace(short.pretrain, settle=0.3),
     )
-    for use in (pretrainer, pretraining_plan, lambda config: forecast(config, "pretrain")):
+    for use in (Pretrainer, pretraining_plan, pretraining_time_estimate):
         with pytest.raises(ConfigError, match=r"give decoding\.block, or set it to 0"):
-            use(config)
+            use(assemble(config))
     with pytest.raises(ConfigError, match="give decoding"):
         dtm.pretrain(config, out=tmp_path / "base")
     assert not (tmp_path / "base").exists()
 
 
-def test_settling_leaves_out_what_comes_after_the_end_where_tuning_does(short):
+def test_settling_leaves_out_the_blocks_after_the_end_if_asked(short):
     for after_end in (True, False):
         config = replace(
             short,
             decoding=replace(short.decoding, block=2),
-            objective=replace(short.objective, after_end=after_end),
-            pretrain=replace(short.pretrain, settle=0.3),
+            pretrain=replace(short.pretrain, settle=0.3, after_end=after_end),
         )
-        task = build.build_task(config)
-        usual, late = build.pretraining_masks(config, task)
+        assembly = assemble(config)
+        usual, late = assembly.pretraining_masks()
         assert (usual.block, usual.end_id) == (None, None)
-        assert (late.block, late.end_id) == (2, None if after_end else task.eos_id)
+        assert (late.block, late.end_id) == (2, None if after_end else assembly.task.eos_id)
 
 
 def test_the_rate_warms_up_and_falls_as_a_cosine():

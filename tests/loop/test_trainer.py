@@ -11,7 +11,8 @@ import torch
 import dtm
 from dtm.config import AdapterConfig
 from dtm.errors import ConfigError, DivergedError
-from dtm.loop import build
+from dtm.loop.assemble import assemble
+from dtm.methods import Method
 from dtm.models import policy as policy_module
 from dtm.models.merging import merged
 from dtm.runs.checkpoint import load_latest
@@ -29,7 +30,7 @@ def weights(model) -> torch.Tensor:
 
 
 def base_weights(config) -> torch.Tensor:
-    return weights(dtm.load_model(build.base_folder(config)))
+    return weights(dtm.load_model(config.model.base))
 
 
 class Recorder(list[Event]):
@@ -90,13 +91,15 @@ def test_a_closed_phase_promotes_the_average(tiny, make_trainer):
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run_before_it_does_harm(tiny, make_trainer, tmp_path):
-    class Broken:
+    class Broken(Method):
+        masks = None
+
         def loss(self, policy, states, weights, phase):
             loss = inner.loss(policy, states, weights, phase)
             return replace(loss, value=loss.value * (torch.nan if trainer.progress.step == 3 else 1))
 
     trainer = make_trainer(tiny, tmp_path)
-    inner, trainer.learner = trainer.learner.objective, replace(trainer.learner, objective=Broken())
+    inner, trainer.learner = trainer.learner.method, replace(trainer.learner, method=Broken())
     with pytest.raises(DivergedError, match=r"step 3 is not finite.*--optimizer\.lr"):
         trainer.run()
     saved = load_latest(tmp_path)
@@ -121,7 +124,7 @@ def test_a_run_ends_at_the_final_tilt_and_says_so(tiny, make_trainer):
 
 
 def test_a_run_ends_at_a_plateau_and_says_so(tiny, make_trainer):
-    config = changed(tiny, "tilt", patience=1, final=9.0)
+    config = changed(changed(tiny, "evaluation", patience=1), "tilt", final=9.0)
     progress = make_trainer(config, reward=lambda prompts, completions: [0.5] * len(prompts)).run()
     assert progress.finished == "held-out reward has not risen for 1 evaluations"
     assert progress.tilt == 1.0
@@ -163,7 +166,7 @@ def test_a_phase_cools_down_and_ends_once_enough_is_absorbed(tiny, make_trainer)
 @pytest.mark.parametrize("max_steps", [1, 2, 5])
 def test_no_phase_exceeds_its_step_limit(decay, max_steps, tiny, make_trainer):
     seen = Recorder()
-    config = changed(changed(tiny, "tilt", max_steps=max_steps, absorbed=9.0), "optimizer", decay=decay)
+    config = changed(changed(tiny, "tilt", max_steps=max_steps, absorbed="never"), "optimizer", decay=decay)
     make_trainer(config, callbacks=[seen]).run()
     assert [row["steps"] for row in seen.of("phase")] == [max_steps] * 2
 
@@ -189,13 +192,13 @@ def test_adaptive_control_remembers_the_batches_of_its_phase_alone(tiny, make_tr
     trainer = make_trainer(tiny)
     trainer._advance()
     first = trainer.progress.control
-    assert trainer.progress.control_denominator > 0
-    assert first != 1.0
-    assert trainer.learner.phase(trainer.replay, trainer.progress).control == first
+    assert first.denominator > 0
+    assert first.value != 1.0
+    assert trainer.learner.phase(trainer.replay, trainer.progress).control == first.value
     while trainer.progress.phase == 0:
         trainer._advance()
     trainer.open_phase()
-    assert trainer.progress.control == 1.0
+    assert trainer.progress.control.value == 1.0
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -205,10 +208,9 @@ def test_a_run_learns(tiny, make_trainer, tmp_path, seed):
     def upwards(prompts, completions):
         return [sum(cell is not None and cell[0] < 3 for cell in path) / 5 for path in completions]
 
-    task = build.build_task(tiny)
-    dtm.save_model(build.new_model(tiny.model, task, 0), tmp_path)
+    dtm.save_model(assemble(tiny).new_model(), tmp_path)
     config = replace(changed(tiny, "model", base=str(tmp_path)), seed=seed)
-    config = changed(config, "tilt", step=5.0, final=10.0, max_steps=80, absorbed=9.0)
+    config = changed(config, "tilt", step=5.0, final=10.0, max_steps=80, absorbed="never")
     config = changed(changed(config, "optimizer", lr=3e-3, batch=64), "replay", prompts=64)
     progress = make_trainer(config, reward=upwards).run()
     base, tuned = progress.evaluations[0]["reward"], progress.evaluations[-1]["reward"]

@@ -1,4 +1,4 @@
-"""What every baseline owes its iteration; a new one in the list is tested by being there."""
+"""Losses of the iterating methods against formulas by hand; test_contract.py has what all methods share."""
 
 from __future__ import annotations
 
@@ -6,25 +6,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from batches import END, PHASE, PROMPT, VOCAB, WIDTH, Free, batch, build_method, moved, rollouts
 from torch import nn
 
-from dtm.baselines import (
-    DiffuGRPOConfig,
-    GDPOConfig,
-    SPGConfig,
-    TraceRLConfig,
-    UniGRPOConfig,
-    VRPOConfig,
-    WD1Config,
-)
-from dtm.loop.replay import Replay
-from dtm.methods import VRPO
-from dtm.methods.plans import build_baseline, build_plan
-from dtm.models import Denoiser, Policy
-from dtm.random import stream
-from dtm.records import Phase, Rollouts
+from dtm.methods.diffu_grpo import DiffuGRPOConfig
+from dtm.methods.gdpo import GDPOConfig
+from dtm.methods.spg import SPGConfig
+from dtm.methods.trace_rl import TraceRLConfig
+from dtm.methods.unigrpo import UniGRPOConfig
+from dtm.methods.vrpo import VRPO, VRPOConfig
+from dtm.methods.wd1 import WD1Config
+from dtm.models import Policy
 
-PROMPT, WIDTH, VOCAB, END = 2, 8, 5, 0
 SETTINGS = {
     "diffu-grpo": DiffuGRPOConfig(),
     "diffu-grpo, no kl": DiffuGRPOConfig(beta=0.0, advantage="loo"),
@@ -43,125 +36,9 @@ SETTINGS = {
     "trace-rl": TraceRLConfig(merged=2),
     "trace-rl, published": TraceRLConfig(preset="published", merged=3),
 }
+
+
 each = pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
-PHASE = Phase(0, 0.0, 1.0, 1.0)
-
-
-class Free(Denoiser):
-    """A logit of its own for every row, position and token; with one row, shared by all."""
-
-    def __init__(self, rows: int, seed: int = 0) -> None:
-        super().__init__()
-        self.vocab_size, self.mask_id, self.eos_id = VOCAB + 1, VOCAB, END
-        noise = torch.randn(rows, WIDTH, VOCAB + 1, generator=stream(seed, "logits"), dtype=torch.float64)
-        self.logits = nn.Parameter(noise)
-
-    def hidden(self, tokens, attention=None):
-        return self.logits if len(self.logits) == len(tokens) else self.logits.expand(len(tokens), -1, -1)
-
-    def head(self, rows):
-        return rows
-
-
-def rollouts(reward=None) -> Rollouts:
-    """Four prompts with three completions each, one of them with three equal rewards."""
-    noise = stream(0, "rollouts")
-    tokens = torch.randint(1, VOCAB, (12, WIDTH), generator=noise)
-    tokens[::3, 5:] = END
-    written = (torch.arange(WIDTH) >= PROMPT).expand(tokens.shape)
-    steps = torch.rand(12, WIDTH - PROMPT, generator=noise).argsort(1)
-    steps = torch.cat([torch.full((12, PROMPT), -1), steps], dim=1)
-    given = torch.rand(12, generator=noise).index_fill(0, torch.tensor([3, 4, 5]), 0.3)
-    group = torch.arange(4).repeat_interleave(3)
-    reward = given if reward is None else torch.tensor(reward)
-    return Rollouts(
-        tokens, torch.ones_like(written), written, steps, torch.zeros(tokens.shape), reward, group, 0.0
-    )
-
-
-def batch(settings, drawn: Rollouts | None = None):
-    """Everything that an update needs, for all rollouts that the objective uses."""
-    objective = build_baseline(settings)
-    replay = Replay(rollouts() if drawn is None else drawn, 1.0, credit=objective.credit)
-    chosen, weights = replay.draw_groups(99, objective.pairs, stream(0, "groups"))
-    plan = build_plan(settings, 3, END)
-    return objective, plan.states(chosen, VOCAB, stream(0, "masks"), update=1), weights
-
-
-def moved(policy: Policy) -> Policy:
-    """A student away from π_a, and π_a away from π_0."""
-    with torch.no_grad():
-        for model, size in ((policy.student, 0.3), (policy.teacher, 0.2)):
-            noise = torch.randn(model.logits.shape, generator=stream(1, "move"), dtype=torch.float64)
-            model.logits.add_(size * noise)
-    return policy
-
-
-# ── the contract ──────────────────────────────────────────────────────────────────────────────────
-
-
-@each
-def test_the_parts_of_a_batch_add_up_to_the_whole(settings):
-    objective, states, weights = batch(settings)
-    policy = moved(Policy(Free(1), keep_base=True))
-    whole = objective.loss(policy, states, weights, PHASE)
-    unit, count = 2 if objective.pairs else 1, states.sequences
-    cuts = [slice(0, 2), slice(2, 2 + unit), slice(2 + unit, count)]
-    parts = [objective.loss(policy, states.select(cut), weights.select(cut), PHASE) for cut in cuts]
-    torch.testing.assert_close(sum(part.value for part in parts), whole.value)
-    for key, value in whole.metrics.items():
-        assert not value.requires_grad
-        torch.testing.assert_close(sum(part.metrics[key] for part in parts), value)
-    (gradient,) = torch.autograd.grad(whole.value, policy.student.logits)
-    (summed,) = torch.autograd.grad(sum(part.value for part in parts), policy.student.logits)
-    assert gradient.abs().max() > 1e-3
-    torch.testing.assert_close(summed, gradient)
-
-
-@each
-def test_no_gradient_reaches_a_position_that_is_not_scored(settings):
-    objective, states, weights = batch(settings)
-    policy = moved(Policy(Free(len(states)), keep_base=True))
-    objective.loss(policy, states, weights, PHASE).value.backward()
-    gradient = policy.student.logits.grad
-    assert (gradient[~states.eligible] == 0).all()
-    assert (gradient[states.eligible] != 0).any()
-    assert (gradient[..., VOCAB] == 0).all()  # the mask token
-
-
-@each
-def test_nothing_is_learnt_from_equal_rewards(settings):
-    """Apart from the pull of the KL, which is zero where the policies agree."""
-    drawn = rollouts([0.1] * 12)
-    objective = build_baseline(settings)
-    assert (objective.credit(drawn.reward, drawn.group) == 0).all()
-    if not objective.pairs:
-        _, states, weights = batch(settings, drawn)
-        policy = Policy(Free(len(states)), keep_base=True)
-        objective.loss(policy, states, weights, PHASE).value.backward()
-        assert (policy.student.logits.grad == 0).all()
-
-
-@each
-def test_credits_follow_their_rows(settings):
-    """Whatever order the rollouts come in."""
-    drawn, order = rollouts(), torch.randperm(12, generator=stream(0, "order"))
-    objective = build_baseline(settings)
-    credit = objective.credit(drawn.reward, drawn.group)
-    shuffled = objective.credit(drawn.reward[order], drawn.group[order])
-    torch.testing.assert_close(shuffled, credit[order])
-
-
-@each
-def test_only_the_models_that_are_asked_are_run(settings, monkeypatch):
-    objective, states, weights = batch(settings)
-    asked = set()
-    for name in ("log_pi_a", "log_pi_0"):
-        method = getattr(Policy, name)
-        monkeypatch.setattr(Policy, name, lambda self, s, n=name, m=method: (asked.add(n), m(self, s))[1])
-    policy = Policy(Free(1), keep_base=objective.reads_base)
-    objective.loss(policy, states, weights, PHASE)
-    assert ("log_pi_0" in asked) == objective.reads_base
 
 
 # ── gradients where the policies agree, by hand ───────────────────────────────────────────────────
@@ -335,9 +212,9 @@ def test_published_gdpo_scores_what_follows_the_end():
 
 def test_wd1_over_the_buffer_weighs_all_prompts_together():
     drawn = rollouts()
-    credit = build_baseline(WD1Config(over="buffer")).credit(drawn.reward, drawn.group)
+    credit = build_method(WD1Config(over="buffer")).credit(drawn.reward, drawn.group)
     assert float(credit.sum()) == pytest.approx(0, abs=1e-5)
-    within = build_baseline(WD1Config()).credit(drawn.reward, drawn.group)
+    within = build_method(WD1Config()).credit(drawn.reward, drawn.group)
     assert not torch.allclose(credit, within)
 
 

@@ -8,6 +8,7 @@ import torch
 from dtm.loop.replay import Replay
 from dtm.masking import MaskCount
 from dtm.methods import CDTM
+from dtm.methods.c_dtm import CDTMConfig
 from dtm.models import Policy, Transformer, TransformerConfig
 from dtm.random import stream
 from dtm.records import Phase
@@ -37,8 +38,8 @@ def outcome(objective: CDTM, policy: Policy, *rest):
 @pytest.mark.parametrize("positions", [1, 3, 7, 1000])
 def test_parts_add_up_to_the_loss_of_the_whole_and_its_gradients(positions, guard, make_rollouts):
     case = setting(make_rollouts)
-    dense, gradients = outcome(CDTM(guard=guard), *case)
-    parts, others = outcome(CDTM(guard=guard, held=positions * VOCAB), *case)
+    dense, gradients = outcome(CDTM(CDTMConfig(guard=guard)), *case)
+    parts, others = outcome(CDTM(CDTMConfig(guard=guard), held=positions * VOCAB), *case)
     torch.testing.assert_close(parts.value, dense.value, atol=1e-5, rtol=1e-5)
     for name, value in dense.metrics.items():
         torch.testing.assert_close(parts.metrics[name], value, atol=1e-5, rtol=1e-5)

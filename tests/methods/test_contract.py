@@ -1,156 +1,171 @@
-"""What every control variate owes the objective; a new one in the list is tested by being there."""
+"""The contract of a method, checked for every name in `dtm.config.METHODS` with its default settings.
+
+A method is enrolled by being registered; settings of its own that deserve the battery too go into `VARIANTS`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
 import torch
-from torch import nn
+from batches import BLOCK, END, PHASE, VOCAB, Free, batch, build_method, moved, rollouts
 
-from dtm.loop.replay import Replay
-from dtm.masking import MaskCount
-from dtm.methods import CDTM, CONTROL_VARIATES, mdm_loss
-from dtm.models import Denoiser, Policy
+from dtm.config import METHODS, configure_method
+from dtm.config.registry import load_method_class
+from dtm.masking import TraceSegments
+from dtm.methods import CONTROL_VARIATES, Method
+from dtm.models import Policy
 from dtm.random import stream
-from dtm.records import Phase
 
-ROWS, WIDTH, VOCAB = 12, 6, 5
-each = pytest.mark.parametrize("name", CONTROL_VARIATES)
-
-
-class Free(Denoiser):
-    """A logit of its own for every row, position and token."""
-
-    def __init__(self, rows: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.vocab_size, self.mask_id, self.eos_id = VOCAB + 1, VOCAB, 0
-        self.logits = nn.Parameter(torch.randn(rows, WIDTH, VOCAB + 1, generator=generator))
-
-    def hidden(self, tokens, attention=None):
-        return self.logits
-
-    def head(self, rows):
-        return rows
-
-
-class Same(Free):
-    """One logit for every position and token, shared by the rows."""
-
-    def __init__(self, generator: torch.Generator) -> None:
-        super().__init__(1, generator)
-
-    def hidden(self, tokens, attention=None):
-        return self.logits.expand(len(tokens), -1, -1)
+VARIANTS = {
+    "diffu-grpo": [{"beta": 0.0, "advantage": "loo"}],
+    "wd1": [{"preset": "published"}, {"over": "buffer"}],
+    "spg": [
+        {"negative": "eubo", "draws": 3, "preset": "published"},
+        {"negative": "elbo", "masks": "random"},
+        {"negative": "zero", "masks": "all", "scored": "active"},
+    ],
+    "vrpo": [{"per_token": True, "sft": 0.0, "draws": 3}],
+    "gdpo": [{"preset": "published", "beta": 0.1}, {"ratio": "sequence", "nodes": 2}],
+    "trace-rl": [{"merged": 2}, {"preset": "published", "merged": 3}],
+    "c-dtm": [
+        *({"control_variate": name} for name in CONTROL_VARIATES),
+        {"guard": False, "prompt_baseline": False},
+        {"block": "any-order"},
+        {"after_end": False},
+    ],
+}
+SETTINGS = {
+    f"{name} {fields or ''}".strip(): configure_method(name, **fields)
+    for name in METHODS
+    for fields in ({}, *VARIANTS.get(name, ()))
+}
+each = pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
 
 
-def batch(make_rollouts, scale: float = 1.0, baseline: bool = False, h: float = 0.5):
-    """Masked states of twelve rollouts of four prompts, their weights, and the phase."""
-    reward = scale * torch.randn(ROWS, generator=stream(0, "reward")).clamp(-1, 1)
-    rollouts = make_rollouts(reward.tolist(), [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3, width=WIDTH)
-    rollouts = replace(rollouts, tokens=rollouts.tokens % VOCAB)
-    replay = Replay(rollouts, h, baseline)
-    states = MaskCount(2).states(rollouts, VOCAB, stream(0, "masks"))
-    return states, replay.weights, Phase(0, 0.0, h, 2 * scale, control=0.8)
+def test_every_variant_is_of_a_registered_method():
+    assert VARIANTS.keys() <= METHODS.keys()
 
 
-def moved_policy(model: Denoiser) -> Policy:
-    """A student away from its teacher."""
-    policy = Policy(model)
-    with torch.no_grad():
-        noise = torch.randn(policy.student.logits.shape, generator=stream(1, "student"))
-        policy.student.logits.add_(0.3 * noise)
-    return policy
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_found_by_its_name_and_its_settings_are_frozen_defaults(name):
+    method = load_method_class(name)()
+    assert isinstance(method, Method)
+    assert method.config == configure_method(name)
+    assert method.config.name == name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        method.config.name = "other"
 
 
 @each
-def test_no_gradient_reaches_a_position_that_is_not_scored(name, make_rollouts):
-    states, weights, phase = batch(make_rollouts)
-    policy = moved_policy(Free(ROWS, stream(0, "logits")))
-    CDTM(CONTROL_VARIATES[name]).loss(policy, states, weights, phase).value.backward()
-    gradient = policy.student.logits.grad
-    assert (gradient[~states.eligible] == 0).all()
-    assert (gradient[states.eligible][:, :VOCAB] != 0).any(1).all()
-    assert (gradient[..., VOCAB] == 0).all()  # the mask token
-
-
-@each
-def test_the_parts_of_a_batch_add_up_to_the_whole(name, make_rollouts):
-    states, weights, phase = batch(make_rollouts)
-    policy, objective = moved_policy(Same(stream(0, "logits"))), CDTM(CONTROL_VARIATES[name])
-    whole = objective.loss(policy, states, weights, phase)
-    cuts = [slice(0, 5), slice(5, 6), slice(6, 12)]
-    parts = [objective.loss(policy, states.select(cut), weights.select(cut), phase) for cut in cuts]
+def test_the_parts_of_a_batch_add_up_to_the_whole(settings):
+    method, states, weights = batch(settings)
+    policy = moved(Policy(Free(1), keep_base=True))
+    whole = method.loss(policy, states, weights, PHASE)
+    unit, count = 2 if method.pairs else 1, states.sequences
+    cuts = [slice(0, 2), slice(2, 2 + unit), slice(2 + unit, count)]
+    parts = [method.loss(policy, states.select(cut), weights.select(cut), PHASE) for cut in cuts]
     torch.testing.assert_close(sum(part.value for part in parts), whole.value)
     for key, value in whole.metrics.items():
+        assert not value.requires_grad
         torch.testing.assert_close(sum(part.metrics[key] for part in parts), value)
     (gradient,) = torch.autograd.grad(whole.value, policy.student.logits)
     (summed,) = torch.autograd.grad(sum(part.value for part in parts), policy.student.logits)
+    assert gradient.abs().max() > 1e-3
     torch.testing.assert_close(summed, gradient)
 
 
 @each
-@pytest.mark.parametrize("baseline", [False, True])
-def test_rewards_of_500_over_h_stay_finite(name, baseline, make_rollouts):
-    states, weights, phase = batch(make_rollouts, scale=1000.0, baseline=baseline)
-    policy = moved_policy(Free(ROWS, stream(0, "logits")))
-    loss = CDTM(CONTROL_VARIATES[name]).loss(policy, states, weights, phase)
+def test_no_gradient_reaches_a_position_that_is_not_scored(settings):
+    method, states, weights = batch(settings)
+    policy = moved(Policy(Free(len(states)), keep_base=True))
+    method.loss(policy, states, weights, PHASE).value.backward()
+    gradient = policy.student.logits.grad
+    assert (gradient[~states.eligible] == 0).all()
+    assert (gradient[states.eligible] != 0).any()
+    assert (gradient[..., VOCAB] == 0).all()  # the mask token
+
+
+@each
+def test_only_the_student_is_trained(settings):
+    method, states, weights = batch(settings)
+    policy = moved(Policy(Free(len(states)), keep_base=True))
+    method.loss(policy, states, weights, PHASE).value.backward()
+    assert policy.teacher.logits.grad is None
+    assert policy.base.logits.grad is None
+
+
+@each
+def test_nothing_is_learnt_from_equal_rewards(settings):
+    """Where the policies agree. An annealing method needs c = 1 for it, else only the expectation is zero."""
+    drawn = rollouts([0.1] * 12)
+    method = build_method(settings)
+    assert (method.credit(drawn.reward, drawn.group) == 0).all()
+    if method.pairs or getattr(settings, "control_variate", None) == "zero":
+        return
+    _, states, weights = batch(settings, drawn)
+    policy = Policy(Free(len(states)), keep_base=True)
+    method.loss(policy, states, weights, PHASE).value.backward()
+    assert policy.student.logits.grad.abs().max() < 1e-7  # weights are stored in single precision
+
+
+@each
+def test_credits_follow_their_rows(settings):
+    """Whatever order the rollouts come in."""
+    drawn, order = rollouts(), torch.randperm(12, generator=stream(0, "order"))
+    method = build_method(settings)
+    credit = method.credit(drawn.reward, drawn.group)
+    shuffled = method.credit(drawn.reward[order], drawn.group[order])
+    torch.testing.assert_close(shuffled, credit[order])
+
+
+@each
+def test_large_rewards_stay_finite(settings):
+    spread = (1000 * torch.randn(12, generator=stream(0, "large"))).tolist()
+    method, states, weights = batch(settings, rollouts(spread))
+    policy = moved(Policy(Free(len(states)), keep_base=True))
+    loss = method.loss(policy, states, weights, PHASE)
     loss.value.backward()
     assert torch.isfinite(loss.value)
     assert torch.isfinite(policy.student.logits.grad).all()
     assert all(torch.isfinite(value) for value in loss.metrics.values())
 
 
-@pytest.mark.parametrize("baseline", [False, True])
-@pytest.mark.parametrize("h", [1.0, 400.0])
-def test_prompts_of_very_different_rewards_have_finite_peers(baseline, h, make_rollouts):
-    """Rewards of 2 and 0 that do not vary within a prompt: with the baseline every w̄ is 1."""
-    replay = Replay(make_rollouts([2.0, 2.0, 0.0, 0.0], [0, 0, 1, 1]), h, baseline)
-    assert torch.isfinite(replay.weights.peers).all()
-    if baseline:
-        assert replay.weights.peers.tolist() == pytest.approx([1, 1, 1, 1])
+@each
+def test_the_base_is_read_exactly_if_declared(settings, monkeypatch):
+    method, states, weights = batch(settings)
+    asked = []
+    log_pi_0 = Policy.log_pi_0
+    monkeypatch.setattr(Policy, "log_pi_0", lambda self, s: (asked.append(s), log_pi_0(self, s))[1])
+    method.loss(Policy(Free(1), keep_base=method.reads_base), states, weights, PHASE)
+    assert bool(asked) == method.reads_base
 
 
 @each
-def test_at_the_teacher_the_gradient_is_the_advantage_times_the_residual(name, make_rollouts):
-    """(w̄ − c̄)(π_a − e) at each scored position, times its weight in the batch (spec, section 4)."""
-    states, weights, phase = batch(make_rollouts)
-    policy = Policy(Free(ROWS, stream(0, "logits")))
-    control = CONTROL_VARIATES[name](states, weights, phase)
-    CDTM(CONTROL_VARIATES[name]).loss(policy, states, weights, phase).value.backward()
-    pi = policy.student.logits.detach()[..., :VOCAB].softmax(-1)
-    residual = pi - nn.functional.one_hot(states.clean, VOCAB)
-    scale = states.row_weight * (weights.log_weight.exp() - control) / (ROWS * WIDTH)
-    expected = (scale[:, None, None] * residual * states.eligible[..., None]).float()
-    torch.testing.assert_close(policy.student.logits.grad[..., :VOCAB], expected, atol=1e-6, rtol=1e-4)
+def test_forecasts_know_the_rows_and_the_scored_positions(settings):
+    method, states, _ = batch(settings)
+    completion, plan = states.length, getattr(method.masks(BLOCK, END), "plan", None)
+    if isinstance(plan, TraceSegments):  # as many rows as the decoder takes steps: not known in advance
+        assert method.rows_per_rollout >= 1
+    else:
+        assert method.rows_per_rollout == states.draws
+    assert 1 <= method.scored_per_row(completion, BLOCK) <= completion
 
 
 @each
-def test_no_control_looks_at_its_own_row(name, make_rollouts):
-    """Raising one reward, on the same normalisation, changes the c̄ of its peers at most."""
-    states, weights, phase = batch(make_rollouts)
-    raised = replace(weights, log_weight=weights.log_weight + torch.eye(ROWS)[4])
-    control, again = (CONTROL_VARIATES[name](states, w, phase) for w in (weights, raised))
-    assert control[4] == again[4]
+def test_the_settings_tried_by_tuning_are_settings_of_the_method(settings):
+    method = build_method(settings)
+    for change in method.knobs:
+        own = {name: value for name, value in change.items() if not isinstance(value, dict)}
+        assert dataclasses.replace(settings, **own) != settings
 
 
-def test_the_guard_drops_only_the_advantage(make_rollouts):
-    states, weights, phase = batch(make_rollouts)
-    tight = replace(phase, reward_range=0.0)
-    policy = moved_policy(Free(ROWS, stream(0, "logits")))
-    free = CDTM(CONTROL_VARIATES["mean"], guard=False).loss(policy, states, weights, tight)
-    guarded = CDTM(CONTROL_VARIATES["mean"]).loss(policy, states, weights, tight)
-    assert float(free.metrics["guarded"]) == 0
-    assert 0 < float(guarded.metrics["guarded"]) < 1
-    assert torch.equal(free.metrics["gained"], guarded.metrics["gained"])
-    assert free.value != guarded.value
-
-
-def test_the_evidence_bound_by_hand(make_rollouts):
-    states, _, _ = batch(make_rollouts)
-    model = Free(ROWS, stream(0, "logits"))
-    log_pi = model.logits.detach()[..., :VOCAB].log_softmax(-1)
-    by_hand = 0.0
-    for row, position in states.eligible.nonzero().tolist():
-        by_hand -= float(states.row_weight[row] * log_pi[row, position, states.clean[row, position]])
-    assert mdm_loss(model, states).item() == pytest.approx(by_hand / ROWS, rel=1e-5)
+@each
+def test_masks_repeat_with_their_generator(settings):
+    method = build_method(settings)
+    one, other = (
+        method.masks(BLOCK, END).states(rollouts(), VOCAB, stream(3, "masks"), update=1) for _ in range(2)
+    )
+    assert torch.equal(one.tokens, other.tokens)
+    assert torch.equal(one.eligible, other.eligible)

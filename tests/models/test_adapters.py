@@ -7,7 +7,7 @@ import torch
 
 import dtm
 from dtm.errors import CheckpointError, ConfigError
-from dtm.models import LoRA, Policy, Transformer
+from dtm.models import LoRA, Policy, Transformer, TransformerConfig
 from dtm.models.adapters import adapted, adapter_weights, load_adapter_weights
 from dtm.random import stream
 from dtm.records import MaskedStates
@@ -15,6 +15,7 @@ from dtm.verify.tabular import Tabular
 
 MASK = 18
 SMALL = LoRA(rank=4, alpha=8.0)
+LINEARS = TransformerConfig(vocab_size=19, mask_id=MASK, eos_id=0).linears()
 
 
 @pytest.fixture
@@ -186,7 +187,7 @@ def test_a_full_copy_keeps_pi_0_where_asked(base):
     ],
 )
 def test_targets_are_known_by_native_and_hub_names(family, targets, expected):
-    assert LoRA(targets=targets).projections(family) == expected
+    assert tuple(linear.name for linear in LoRA(targets=targets).resolve(LINEARS, family)) == expected
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,7 @@ def test_a_target_that_does_not_exist_lists_those_that_do(write_hub, family, nam
     with pytest.raises(
         ConfigError, match=rf"no projection '{name}' in a {family} model.*Valid:.*published, q"
     ):
-        LoRA(targets=("q", name)).projections(family)
+        LoRA(targets=("q", name)).resolve(LINEARS, family)
 
 
 def test_the_default_adapts_seven_projections_of_every_block_and_not_the_head(base):
@@ -215,6 +216,6 @@ def test_a_wrong_adapter_tensor_is_named(base):
         load_adapter_weights(model, weights | {"blocks.0.up.lora_A.weight": torch.zeros(1, 1)})
 
 
-def test_adapters_of_a_table_are_refused():
-    with pytest.raises(ConfigError, match="native transformer, not a Tabular"):
+def test_adapters_of_a_model_without_declared_layers_are_refused():
+    with pytest.raises(ConfigError, match=r"Tabular\.linears\(\) is empty"):
         Policy(Tabular(torch.zeros(9, 2, 2)), lora=SMALL)

@@ -24,6 +24,7 @@ SHAPES = [
     ("dream", {}),
     ("dream", {"num_key_value_heads": 4}),
     ("dream", {"tie_word_embeddings": True, "eos_token_id": 2}),
+    ("dream", {"head_dim": 16}),
 ]
 
 
@@ -135,7 +136,7 @@ def test_the_files_may_change_while_the_model_lives(write_hub):
 @pytest.mark.parametrize(
     ("family", "changes", "named"),
     [
-        ("llada", {"block_type": "sequential"}, "'block_type' is 'sequential'.*'llama' only"),
+        ("llada", {"block_type": "sequential"}, "'block_type' is 'sequential'; it can only be 'llama'"),
         ("llada", {"activation_type": "gelu"}, "'activation_type'"),
         ("llada", {"layer_norm_type": "default"}, "'layer_norm_type'"),
         ("llada", {"alibi": True}, "'alibi'"),
@@ -147,13 +148,13 @@ def test_the_files_may_change_while_the_model_lives(write_hub):
         ("llada", {"block_group_size": 2}, "'block_group_size'"),
         ("llada", {"residual_dropout": 0.1}, "'residual_dropout'"),
         ("llada", {"multi_query_attention": True}, "1 key-value heads, 'n_kv_heads' is 4"),
-        ("llada", {"n_experts": 8}, "'n_experts' is 8; it is not a key"),
-        ("llada", {"d_model": None}, "'d_model' is None; it must be a whole number"),
+        ("llada", {"n_experts": 8}, "'n_experts' is 8; it is unknown to this loader"),
+        ("llada", {"d_model": None}, "'d_model' is None; it must be an integer"),
         ("llada", {"rope_theta": "big"}, "'rope_theta' is 'big'; it must be a number"),
         ("dream", {"hidden_act": "gelu"}, "'hidden_act'"),
         ("dream", {"rope_scaling": {"type": "yarn"}}, "'rope_scaling'"),
         ("dream", {"use_sliding_window": True}, "'use_sliding_window'"),
-        ("dream", {"head_dim": 16}, "'head_dim' is 16"),
+        ("dream", {"head_dim": 7}, r"config\.json: .*even head width, got 7"),
         ("dream", {"model_type": "dreem"}, "'model_type' is 'dreem'.*Did you mean 'Dream'"),
     ],
 )

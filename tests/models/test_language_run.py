@@ -16,7 +16,7 @@ from checkpoints import VOCABULARY
 from dtm.cli import main
 from dtm.config import EvaluationConfig, LanguageConfig
 from dtm.errors import ConfigError, DataError
-from dtm.loop import build
+from dtm.loop.assemble import assemble
 from dtm.loop.plan import training_plan
 
 pytest.importorskip("bitsandbytes")
@@ -138,7 +138,7 @@ def test_dropout_follows_the_seed(config, tmp_path):
 
 
 def test_prompts_are_padded_on_the_left_and_begin_once(config):
-    task = build.build_task(config)
+    task = assemble(config).task
     prompts = task.prompts("train", 6, torch.Generator().manual_seed(0))
     start = VOCABULARY["<|startoftext|>"]
     for row, attention in zip(prompts.tokens.tolist(), prompts.attention.tolist(), strict=True):
@@ -150,28 +150,28 @@ def test_prompts_are_padded_on_the_left_and_begin_once(config):
 
 
 def test_published_evaluation_starts_inside_the_reasoning_tag(config):
-    task = build.build_task(replace(config, task=replace(config.task, protocol="spg")))
+    task = assemble(replace(config, task=replace(config.task, protocol="spg"))).task
     asked = task.prompts("test", 1, torch.Generator().manual_seed(0))
     assert task.chat.read(asked.tokens[0].tolist()).endswith("assistant\n\n<reasoning>")
 
 
 def test_a_completion_is_read_up_to_its_end(config):
-    task = build.build_task(config)
+    task = assemble(config).task
     ids = [VOCABULARY[letter] for letter in "1+2"] + [1, VOCABULARY["9"], 1]
     assert task.read(torch.tensor([ids])) == ["1+2"]
 
 
 def test_too_long_prompts_are_left_out_and_counted(config):
-    lengths = sorted(len(ids) for _, ids in build.build_task(config)._tokenised("train"))
+    lengths = sorted(len(ids) for _, ids in assemble(config).task._tokenised("train"))
     middle = lengths[len(lengths) // 2]
-    some = build.build_task(replace(config, task=replace(config.task, prompt_length=middle)))
+    some = assemble(replace(config, task=replace(config.task, prompt_length=middle))).task
     some.prompts("train", 3, torch.Generator().manual_seed(0))
     assert some.too_long["train"] == sum(length > middle for length in lengths) > 0
     told = some.spoken_counts()
     assert told.startswith(f"{len(lengths) - some.too_long['train']} train, ")
     assert told.endswith(f"; {sum(some.too_long.values())} of more than {middle} tokens are left out")
     assert "left out" not in training_plan(config)["prompts"]
-    short = build.build_task(replace(config, task=replace(config.task, prompt_length=20)))
+    short = assemble(replace(config, task=replace(config.task, prompt_length=20))).task
     with pytest.raises(DataError, match=r"all \d+ train prompts of countdown are longer than 20 tokens"):
         short.prompts("train", 3, torch.Generator().manual_seed(0))
 
@@ -268,4 +268,4 @@ def test_a_benchmark_can_be_trained_without_any_file(llada, tmp_path, monkeypatc
 def test_a_model_without_a_tokenizer_is_refused(config, llada):
     (llada / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"tokenizer\.json is missing"):
-        build.build_task(config)
+        assemble(config)

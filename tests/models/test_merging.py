@@ -14,6 +14,8 @@ from dtm.random import stream
 from dtm.records import MaskedStates, Prompts
 
 TOKENS = torch.randint(0, 10, (3, 7), generator=stream(0, "tokens"))
+LLADA = {"family": "llada"}
+DREAM = {"qkv_bias": True, "kv_heads": 2, "shift": 1}
 
 
 def policy(**changes) -> Policy:
@@ -33,7 +35,7 @@ def moved(made: Policy) -> Policy:
     return made
 
 
-@pytest.mark.parametrize("changes", [{}, {"family": "llada"}, {"qkv_bias": True, "kv_heads": 2, "shift": 1}])
+@pytest.mark.parametrize("changes", [{}, LLADA, DREAM, {**DREAM, "head_width": 12}])
 def test_a_merged_model_is_the_adapted_one(changes):
     made = policy(**changes)
     one = merged(made.teacher)
@@ -46,14 +48,15 @@ def test_a_merged_model_is_the_adapted_one(changes):
 
 
 @pytest.mark.parametrize("targets", ["all", "published", "v"])
-@pytest.mark.parametrize("changes", [{"family": "llada"}, {"qkv_bias": True, "kv_heads": 2, "shift": 1}])
+@pytest.mark.parametrize("changes", [LLADA, DREAM, {**DREAM, "head_width": 12}])
 def test_projections_of_one_input_become_one_product(changes, targets):
     made = moved(Policy(policy(**changes).base, lora=LoRA(rank=4, targets=(targets,))))
     one = merged(made.teacher)
     expected = dict(made.teacher.named_modules())
     x = torch.randn(2, 5, 32, generator=stream(0, "x"))
     for number, block in enumerate(one.blocks):
-        assert block.attention.qkv.weight.shape == (32 + 2 * 32 * (made.base.config.kv_heads or 4) // 4, 32)
+        heads = 4 + 2 * (made.base.config.kv_heads or 4)
+        assert block.attention.qkv.weight.shape == (heads * (made.base.config.head_width or 8), 32)
         for name, found in zip("qkv", block.attention._projected(x), strict=True):
             wanted = expected[f"blocks.{number}.attention.{name}"](x)
             torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
@@ -61,7 +64,7 @@ def test_projections_of_one_input_become_one_product(changes, targets):
 
 
 @pytest.mark.parametrize("cache", ["none", "block"])
-@pytest.mark.parametrize("changes", [{"family": "llada"}, {"qkv_bias": True, "kv_heads": 2, "shift": 1}])
+@pytest.mark.parametrize("changes", [LLADA, DREAM])
 def test_a_merged_model_writes_what_the_adapted_one_writes(changes, cache):
     made = policy(**changes)
     prompts = Prompts(TOKENS, torch.ones_like(TOKENS, dtype=torch.bool), [None] * len(TOKENS))
@@ -75,7 +78,7 @@ def test_a_merged_model_writes_what_the_adapted_one_writes(changes, cache):
     assert not torch.equal(other, expected)
 
 
-@pytest.mark.parametrize("changes", [{"family": "llada"}, {"qkv_bias": True, "kv_heads": 2, "shift": 1}])
+@pytest.mark.parametrize("changes", [LLADA, DREAM])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # not every CPU multiplies in bfloat16
 def test_what_is_added_in_place_is_what_is_added(changes, dtype):
     one = merged(policy(**changes).teacher).to(dtype)

@@ -46,6 +46,24 @@ def test_a_saved_model_comes_back_bit_for_bit(tied, tmp_path):
         assert torch.equal(again.state_dict()[name], value)
 
 
+def test_the_config_of_a_plain_shape_has_the_fields_of_0_1_and_those_are_enough(model, folder):
+    shape = json.loads((folder / "config.json").read_text())
+    assert shape == {
+        "vocab_size": 7, "mask_id": 6, "eos_id": 5, "width": 16, "layers": 1, "heads": 4, "kv_heads": 2,
+        "ffn": 24, "rope_base": 10_000.0, "norm_eps": 1e-5, "qkv_bias": True, "tied": False,
+        "embedding_size": None, "shift": 0, "family": "native",
+    }  # fmt: skip
+    assert dtm.load_model(folder).config == model.config
+
+
+def test_another_head_width_comes_back(tmp_path):
+    shape = TransformerConfig(vocab_size=7, mask_id=6, eos_id=5, width=16, layers=1, heads=3, head_width=10)
+    dtm.save_model(Transformer(shape, stream(0, "test")), tmp_path)
+    again = dtm.load_model(tmp_path)
+    assert again.config == shape
+    assert again.blocks[0].attention.out.weight.shape == (16, 30)
+
+
 def test_a_model_stored_in_half_precision_comes_back_in_float32(model, tmp_path):
     dtm.save_model(model, tmp_path, torch.bfloat16)
     assert load_file(tmp_path / "model.safetensors")["embedding.weight"].dtype == torch.bfloat16

@@ -29,7 +29,9 @@ def sentence(length: int, seed: int = 0) -> torch.Tensor:
     return tokens
 
 
-@pytest.mark.parametrize("changes", [{}, {"kv_heads": 2}, {"tied": True}, {"qkv_bias": True}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"kv_heads": 2}, {"tied": True}, {"qkv_bias": True}, {"head_width": 12, "kv_heads": 2}]
+)
 def test_a_padded_batch_equals_its_unpadded_rows(changes):
     network = model(**changes)
     rows = [sentence(length, seed=length) for length in (3, 5, 9)]
@@ -60,6 +62,12 @@ def test_grouped_heads_equal_full_heads_with_repeated_keys_and_values():
     full.load_state_dict(weights)
     tokens = sentence(7)[None]
     torch.testing.assert_close(grouped.hidden(tokens), full.hidden(tokens), atol=1e-5, rtol=0)
+
+
+def test_a_stated_head_width_of_width_over_heads_changes_nothing():
+    plain, same = model(), model(head_width=8)
+    tokens = sentence(7)[None]
+    assert torch.equal(plain.hidden(tokens), same.hidden(tokens))
 
 
 def test_as_many_key_value_heads_as_heads_is_plain_attention():
@@ -131,6 +139,7 @@ def test_rotary_scores_depend_on_distance_alone():
     [
         ({"width": 30}, "model.heads 4"),
         ({"width": 12}, "even head width"),
+        ({"width": 30, "head_width": 9}, "even head width, got 9"),
         ({"kv_heads": 3}, "model.kv_heads 3"),
         ({"mask_id": 11}, "outside the vocabulary"),
     ],

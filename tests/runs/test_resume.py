@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 
 import dtm
 from dtm.errors import CheckpointError, ConfigError
-from dtm.tasks.maze import MazeTask
 from dtm.runs.checkpoint import load_latest
 from dtm.runs.events import JsonLines, read_events
 from dtm.runs.folder import RunFolder
 from dtm.runs.interrupts import Interrupted
+from dtm.tasks.maze import MazeTask
 from stopping import StopAt
 from timeless import timeless, timeless_rows
 

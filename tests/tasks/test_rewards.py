@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import json
 import math
-import time
+import threading
 
 import pytest
 import torch
 
 from dtm.errors import ConfigError, DtmWarning, RewardError
-from dtm.tasks.rewards import MAX_HANGS, Scorer, load_function, require_call
+from dtm.loading import load_object
+from dtm.tasks.rewards import MAX_HANGS, Scorer, require_call
 
 PROMPTS = ["p0", "p1", "p2", "p3"]
 COMPLETIONS = ["good", "fine", "bad", "nice"]
@@ -30,8 +31,12 @@ def divide():
     return 1 / 0
 
 
-def sleep():
-    time.sleep(0.6)
+@pytest.fixture
+def hang():
+    """A function that does not return while the test runs; afterwards its threads end."""
+    over = threading.Event()
+    yield lambda: over.wait(60)
+    over.set()
 
 
 def test_numbers_of_any_kind_become_floats():
@@ -115,19 +120,30 @@ def test_an_exception_keeps_columns_and_samples_together():
     assert scorer(PROMPTS, COMPLETIONS, {"answer": [1, 2, 3, 4]}) == [1.0, 2.0, None, 4.0]
 
 
-def test_a_hang_is_walked_away_from():
-    begin = time.perf_counter()
+def test_a_hang_is_walked_away_from(hang):
     with pytest.raises(RewardError, match=r"reward mine did not answer within 0\.1 s \(reward\.timeout\)"):
-        score(on_bad(sleep), timeout=0.1)
-    assert time.perf_counter() - begin < 0.5
-    assert score(on_bad(sleep), timeout=0.1, on_error="skip") == [1.0, 1.0, None, 1.0]
+        score(on_bad(hang), timeout=0.1)
+    assert score(on_bad(hang), timeout=0.1, on_error="skip") == [1.0, 1.0, None, 1.0]
 
 
-def test_a_function_that_always_hangs_stops_the_run_in_any_case():
-    many = [str(number) for number in range(MAX_HANGS + 3)]
-    scorer = Scorer(lambda prompts, completions: time.sleep(0.6), "mine", "skip", timeout=0.02)
+def test_the_timeout_bounds_every_wait(hang, monkeypatch):
+    waited = []
+    monkeypatch.setattr(threading.Thread, "join", lambda self, timeout=None: waited.append(timeout))
+    with pytest.raises(RewardError, match="did not answer within 7 s"):
+        Scorer(on_bad(hang), "mine", timeout=7.0)(["p"], ["bad"], {})
+    assert waited == [7.0, 7.0]  # the batch, and its sample
+
+
+def test_a_function_that_always_hangs_stops_the_run_in_any_case(hang):
+    many, called = [str(number) for number in range(MAX_HANGS + 3)], []
+
+    def reward(prompts, completions):
+        called.append(completions)
+        hang()
+
     with pytest.raises(RewardError, match="did not answer"):
-        scorer(many, many, {})
+        Scorer(reward, "mine", "skip", timeout=0.02)(many, many, {})
+    assert len(called) == 1 + MAX_HANGS + 1  # the batch, those tolerated, and one too many
 
 
 @pytest.mark.parametrize("policy", ["stop", "skip"])
@@ -165,21 +181,22 @@ def test_a_reward_outside_of_the_declared_range_is_told_once():
 def test_whatever_can_be_called_with_the_columns_is_a_reward():
     class Reward:
         def __call__(self, prompts, completions, **columns):
-            return []
+            return [1.0]
 
         def method(self, prompts, completions, answer):
-            return []
+            return [1.0]
 
     def each(text):
-        return 0.0
+        return 1.0
 
     @functools.wraps(each)
     def of_all(completions, **columns):
         return list(map(each, completions))
 
-    need_scale = functools.partial(lambda prompts, completions, answer, scale: [], scale=2)
+    need_scale = functools.partial(lambda prompts, completions, answer, scale: [scale], scale=1)
     for function in (Reward(), Reward().method, of_all, need_scale):
         require_call(function, "mine", ["answer"])
+        assert Scorer(function, "mine")(["p"], ["c"], {"answer": ["a"]}) == [1.0]
 
 
 def test_what_a_function_takes_is_compared_with_the_columns_before_it_is_called():
@@ -212,42 +229,42 @@ def rewards_file(tmp_path):
 
 
 def test_a_function_is_found_in_a_file_and_in_a_module(rewards_file, monkeypatch):
-    assert load_function(f"{rewards_file}:length")([], ["abc"]) == [3]
+    assert load_object(f"{rewards_file}:length", "reward")([], ["abc"]) == [3]
     monkeypatch.chdir(rewards_file.parent)
-    assert load_function("my_rewards:length")([], ["abc"]) == [3]
+    assert load_object("my_rewards:length", "reward")([], ["abc"]) == [3]
 
 
 def test_an_edited_file_is_read_again(rewards_file):
-    load_function(f"{rewards_file}:length")
+    load_object(f"{rewards_file}:length", "reward")
     rewards_file.write_text(
         "def length(prompts, completions):\n    return [0.0] * len(completions) # edited\n"
     )
-    assert load_function(f"{rewards_file}:length")([], ["abc"]) == [0.0]
+    assert load_object(f"{rewards_file}:length", "reward")([], ["abc"]) == [0.0]
 
 
 @pytest.mark.parametrize("spec", ["length", "my_rewards:", ":length"])
 def test_a_name_without_its_half_is_explained(spec):
-    with pytest.raises(ConfigError, match=r"must be written module:function or path/to/file\.py:function"):
-        load_function(spec)
+    with pytest.raises(ConfigError, match=r"must be written module:name or path/to/file\.py:name"):
+        load_object(spec, "reward")
 
 
 def test_a_missing_module_file_or_function_is_named(rewards_file):
     with pytest.raises(ConfigError, match="No module named 'no_such_module'"):
-        load_function("no_such_module:length")
+        load_object("no_such_module:length", "reward")
     with pytest.raises(ConfigError, match=r"there is no file nowhere/rewards\.py"):
-        load_function("nowhere/rewards.py:length")
-    with pytest.raises(ConfigError, match=r"no function 'lenght' in .*Did you mean 'length'"):
-        load_function(f"{rewards_file}:lenght")
-    with pytest.raises(ConfigError, match="no function 'LIMIT'"):
-        load_function(f"{rewards_file}:LIMIT")
+        load_object("nowhere/rewards.py:length", "reward")
+    with pytest.raises(ConfigError, match=r"no 'lenght' in .*Did you mean 'length'"):
+        load_object(f"{rewards_file}:lenght", "reward")
+    with pytest.raises(ConfigError, match="no 'LIMIT'"):
+        load_object(f"{rewards_file}:LIMIT", "reward")
 
 
 def test_a_file_that_cannot_be_imported_is_an_error_for_the_user(rewards_file):
     rewards_file.write_text("def length(:\n")
     with pytest.raises(ConfigError, match="my_rewards"):
-        load_function(f"{rewards_file}:length")
+        load_object(f"{rewards_file}:length", "reward")
     with pytest.raises(ConfigError, match=r"SyntaxError: .*\(my_rewards\.py, line 1\)$"):
-        load_function(f"{rewards_file}:length")
+        load_object(f"{rewards_file}:length", "reward")
     rewards_file.write_text("import math\nimport no_such_module\n")
     with pytest.raises(ConfigError, match=r"No module named 'no_such_module' \(my_rewards\.py, line 2\)"):
-        load_function(f"{rewards_file}:length")
+        load_object(f"{rewards_file}:length", "reward")

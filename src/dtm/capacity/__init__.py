@@ -1,1 +1,1 @@
-"""What a run needs of a machine: memory, operations, time."""
+"""Estimates of the memory, FLOPs and time that a run needs."""

@@ -1,4 +1,4 @@
-"""The largest settings that fit a given memory, by the same estimate that a run is checked with."""
+"""Find the largest settings that fit a given memory, by the estimate that `preflight` uses too."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from dtm.errors import ConfigError
 from dtm.models.shape import TransformerConfig
 
 CONTEXT = 2**30
-"""What a GPU's driver and the workspaces of its kernels take beside all that is estimated."""
-MOST = 1024
-"""Rows beyond which nobody asks."""
-ENOUGH = 12
-"""Rows of a micro-batch that are advised at most; the published ones."""
-TOGETHER = 128
-"""Sequences decoded together that are advised at most."""
+"""Bytes of the GPU's context and kernel workspaces, which the estimate leaves out."""
+MAX_ROWS = 1024
+"""Upper limit of the search."""
+MAX_MICRO_BATCH = 12
+"""Largest micro-batch that is advised; the published one."""
+MAX_DECODED = 128
+"""Largest decoding batch that is advised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What fits with one kind of base weights; 0 rows: not even one."""
+    """Largest settings with one kind of base weights; 0: not even one row fits."""
 
     nf4: bool
     rows_recomputed: int
     """Largest micro-batch with every block recomputed."""
     rows_kept: int
-    """The same with none recomputed."""
+    """Largest micro-batch with no block recomputed."""
     batch_exact: int
-    """Most sequences decoded together without a cache."""
+    """Most sequences decoded together, without a cache."""
     batch_cached: int
-    """The same with one."""
+    """Most sequences decoded together, with a cache."""
     smallest: Memory
-    """Of one row with every block recomputed."""
+    """Memory of one row with every block recomputed."""
 
 
-def largest(fits: Callable[[int], bool], most: int = MOST) -> int:
-    """The largest number up to ``most`` that fits, where more never fits better.
+def largest(fits: Callable[[int], bool], most: int = MAX_ROWS) -> int:
+    """The largest number up to ``most`` that fits, by bisection.
 
     >>> largest(lambda rows: 3 * rows <= 100), largest(lambda rows: False)
     (33, 0)
@@ -50,17 +50,17 @@ def largest(fits: Callable[[int], bool], most: int = MOST) -> int:
     return low
 
 
-def fit(model: TransformerConfig, run: TrainingShape, block: int, room: int) -> list[Fit]:
-    """What fits into ``room`` bytes over a base in bfloat16 and in four bits; ``run`` says the rest."""
+def fit(model: TransformerConfig, run: TrainingShape, block: int, limit: int) -> list[Fit]:
+    """Largest settings for ``limit`` bytes, over a base in bfloat16 and in NF4; ``run`` has the others."""
 
     def trains(nf4: bool, recompute: int) -> Callable[[int], bool]:
-        return lambda rows: _total(model, replace(run, nf4=nf4, recompute=recompute, rows=rows)) <= room
+        return lambda rows: _total(model, replace(run, nf4=nf4, recompute=recompute, rows=rows)) <= limit
 
     def decodes(nf4: bool, cached: bool) -> Callable[[int], bool]:
         def fits(rows: int) -> bool:
             held = min(rows * block, head_rows(model.vocab_size))
             decoding = replace(run, nf4=nf4, rows=0, decoded=rows, candidates=held, cached=cached)
-            return _total(model, decoding) <= room
+            return _total(model, decoding) <= limit
 
         return fits
 
@@ -77,35 +77,35 @@ def fit(model: TransformerConfig, run: TrainingShape, block: int, room: int) -> 
     ]
 
 
-def advice(model: TransformerConfig, run: TrainingShape, found: list[Fit], room: int) -> dict[str, str]:
-    """Flags for exact and for cached decoding: bfloat16 if it fits, and no more recomputed than must be."""
+def advice(model: TransformerConfig, run: TrainingShape, found: list[Fit], limit: int) -> dict[str, str]:
+    """Flags for exact and for cached decoding: bfloat16 if it fits, and as few recomputed blocks as fit."""
     usable = [one for one in found if one.rows_recomputed and one.batch_exact]
     if not usable:
         least = (min(one.smallest.total for one in found) + CONTEXT) / 2**30
         raise ConfigError(
             "it does not fit: one row, in four bits and with all blocks recomputed, needs about "
-            f"{least:.1f} GiB. Less: a lower --rank, fewer --targets, a shorter --completion; of that the "
-            f"weights are {min(one.smallest.weights for one in found) / 2**30:.1f} GiB."
+            f"{least:.1f} GiB. To need less: a lower --rank, fewer --targets, a shorter --completion; the "
+            f"weights are {min(one.smallest.weights for one in found) / 2**30:.1f} GiB of it."
         )
     best = usable[0]
-    rows = min(best.rows_recomputed, ENOUGH)
-    blocks = fewest_recomputed(model, replace(run, nf4=best.nf4, rows=rows), room)
+    rows = min(best.rows_recomputed, MAX_MICRO_BATCH)
+    blocks = fewest_recomputed(model, replace(run, nf4=best.nf4, rows=rows), limit)
     flags = (
         f"--model.{'' if best.nf4 else 'no-'}nf4 --optimizer.micro-batch {rows} --model.recompute {blocks}"
     )
-    told = {"exact decoding": f"{flags} --decoding.batch {min(best.batch_exact, TOGETHER)}"}
+    flags_for = {"exact decoding": f"{flags} --decoding.batch {min(best.batch_exact, MAX_DECODED)}"}
     if best.batch_cached:
-        cached = f"--decoding.batch {min(best.batch_cached, TOGETHER)} --decoding.cache block"
-        told["with a cache"] = f"{flags} {cached}"
-    return told
+        cached = f"--decoding.batch {min(best.batch_cached, MAX_DECODED)} --decoding.cache block"
+        flags_for["with a cache"] = f"{flags} {cached}"
+    return flags_for
 
 
-def fewest_recomputed(model: TransformerConfig, run: TrainingShape, room: int) -> int:
-    """As few blocks as fit; all of them where none do. Decoding has no backward pass and is left out."""
+def fewest_recomputed(model: TransformerConfig, run: TrainingShape, limit: int) -> int:
+    """The smallest number of recomputed blocks that fits; all blocks if none fits. Decoding is left out."""
 
     def fits(blocks: int) -> bool:
         needed = estimate(model, replace(run, recompute=blocks))
-        return needed.lasting + needed.activations + needed.logits <= room
+        return needed.persistent + needed.activations + needed.logits <= limit
 
     return next(filter(fits, range(model.layers)), model.layers)
 

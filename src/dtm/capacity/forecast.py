@@ -1,29 +1,26 @@
-"""How long a run will take on this machine: measured on a few rows, or counted in multiplications.
+"""How long a run will take on this machine: timed on a few rows, or counted in operations.
 
-Small models are timed. A model of billions of weights is not loaded just to be asked: its multiplications
-are counted, and the machine's rate is that of a matrix product.
+Small models are timed. A model of billions of weights is not loaded for a forecast: its operations are
+counted, and the machine's rate is that of a matrix product.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from dtm.baselines import GDPOConfig, SPGConfig, TraceRLConfig, VRPOConfig
-from dtm.capacity import preflight
 from dtm.capacity.flops import rollout_flops, update_flops
+from dtm.capacity.memory import TrainingShape
 from dtm.config import RunConfig
-from dtm.engine import generate
-from dtm.loop import build
-from dtm.loop.annealing import phase_prompts, phases
-from dtm.masking import MaskCount
-from dtm.methods import mdm_loss
+from dtm.engine import Decoder, generate
+from dtm.masking import MaskCount, Masking
+from dtm.methods.mdm import mdm_loss
 from dtm.models.denoiser import Denoiser
 from dtm.models.merging import for_decoding
+from dtm.models.placement import Placement
 from dtm.models.shape import TransformerConfig
 from dtm.random import stream
 from dtm.records import MaskedStates
@@ -32,95 +29,84 @@ from dtm.tasks.base import Task
 ROWS = 16
 REACHED, REACHED_NF4 = 0.75, 0.6
 """Shares of a large product's rate that large models reach on a GPU: 0.72 to 0.83 at 8B on an H200, and 0.61
-with weights in four bits."""
-TRACE_STEPS = 64
-"""Decoding steps that TraceRL's rows are guessed from."""
+with four-bit weights."""
+REACHED_CPU = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What a run does up to the final tilt (or iteration) if no phase ends early."""
+class Timing:
+    """Times a model's passes on a few rows of a task."""
 
-    rollouts: int
-    """Completions decoded, for buffers, refreshes and evaluations."""
-    rows: int
-    """Rows of all updates."""
+    task: Task
+    model: Denoiser
+    placement: Placement
 
+    def forward(self) -> float:
+        """Seconds per row of a forward pass."""
+        examples = self.task.examples("train", ROWS, self._noise())
+        with torch.no_grad(), self.placement.autocast():
+            self.model.hidden(examples.tokens[:1])  # warms up
+            return _seconds(lambda: self.model.hidden(examples.tokens)) / ROWS
 
-def work(config: RunConfig) -> Work:
-    """All rollouts and updates of `dtm train`."""
-    tilt, replay, evaluation = config.tilt, config.replay, config.evaluation
-    baseline = config.objective.baseline
-    if baseline is None:
-        step = tilt.step_cap if tilt.step == "auto" else tilt.step
-        refreshes = (tilt.max_steps - 1) // replay.refresh_every
-        drawn = replay.prompts + refreshes * replay.refresh_prompts + replay.closing_prompts
-        rows = tilt.max_steps * config.optimizer.batch
-    else:
-        step, drawn = 1.0, phase_prompts(config)
-        rows = baseline.updates * drawn * config.completions_seen * rows_per_rollout(config)
-    count = phases(tilt.final, step)
-    rollouts = count * replay.completions * drawn
-    evaluations = math.ceil(count / evaluation.every) + 1
-    return Work(
-        rollouts + evaluations * evaluation.prompts * evaluation.completions,
-        count * rows,
-    )
+    def update(self, masking: Masking) -> float:
+        """Seconds per row of a forward and a backward pass."""
+        noise = self._noise()
+        masks = masking if isinstance(masking, MaskCount) else MaskCount()
+        states = masks.states(self.task.examples("train", ROWS, noise), self.model.mask_id, noise)
 
+        def update(states: MaskedStates) -> None:
+            with self.placement.autocast():
+                loss = mdm_loss(self.model, states)
+            torch.autograd.backward(loss)
 
-def rows_per_rollout(config: RunConfig) -> int:
-    """Masked states of one rollout in an update; TraceRL's are as many as decoding has segments, guessed."""
-    match config.objective.baseline:
-        case SPGConfig(masks="all"):
-            return 1
-        case SPGConfig(draws=rows) | VRPOConfig(draws=rows) | GDPOConfig(nodes=rows):
-            return rows
-        case TraceRLConfig(merged=merged):
-            return max(1, TRACE_STEPS // merged)
-    return 1
+        update(states.select(slice(0, 1)))  # warms up
+        seconds = _seconds(lambda: update(states)) / ROWS
+        self.model.zero_grad()
+        return seconds
 
+    def rollout(self, decoder: Decoder, batch: int) -> float:
+        """Seconds to decode one completion, on as many rows as a slow model decodes in seconds."""
+        rows = max(2, min(ROWS, batch, int(0.1 / self.forward())))
+        prompts = self.task.prompts("train", rows, stream(0, "forecast")).to(self.placement.device)
+        model, length = for_decoding(self.model, decoder.fp8), self.task.completion_length
+        with self.placement.autocast():
+            return _seconds(lambda: generate(model, prompts, length, decoder, batch=rows)) / rows
 
-def training_seconds(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:
-    """An update costs a forward and a backward pass of the student and a forward pass of π_a."""
-    done = work(config)
-    masks = MaskCount(build.block_size(config.objective.block, config.decoding))
-    update = _update(config, task, model, device, masks) + _forward(config, task, model, device)
-    return done.rollouts * _rollout(config, task, model, device) + done.rows * update
+    def _noise(self) -> torch.Generator:
+        return stream(0, "forecast", device=self.placement.device)
 
 
-def counted_seconds(config: RunConfig, task: Task, shape: TransformerConfig, device: torch.device) -> float:
-    """The same from the number of multiplications, at some share of the rate of a large matrix product.
+def counted_seconds(
+    shape: TransformerConfig,
+    run: TrainingShape,
+    config: RunConfig,
+    placement: Placement,
+    work: tuple[int, int],
+    prompt: int,
+) -> float:
+    """Seconds of ``work`` (rollouts and rows of updates) at a share of the rate of a large matrix product.
 
-    Ends of completions, which `decoding.until_end` would use, cannot be foreseen.
+    Early ends of completions, which `decoding.until_end` would use, cannot be foreseen.
     """
-    prompt = task.prompts("train", ROWS, stream(0, "forecast")).tokens.shape[1]
-    completion, decoding, done = task.completion_length, config.decoding, work(config)
+    decoding, completion = config.decoding, run.length - prompt
     block = decoding.block or completion
     refresh = decoding.refresh if decoding.cache == "block" else None
     together = min(config.replay.completions, decoding.batch)
     rollout = rollout_flops(shape, prompt, completion, block, decoding.tokens_per_step, refresh, together)
-    recompute = preflight.recomputed_blocks(config, task, shape) / shape.layers
-    lora, merge = build.build_lora(config), config.adapter.merge
-    row = update_flops(shape, prompt + completion, block / 2, lora, recompute, merge)
+    row = update_flops(
+        shape, run.length, block / 2, run.lora, run.recompute / shape.layers, config.adapter.merge
+    )
     on_gpu = REACHED_NF4 if config.model.nf4 else REACHED
-    rate = _rate(config, device) * (on_gpu if device.type == "cuda" else 0.5)
-    return (done.rollouts * rollout + done.rows * row) / rate
+    rate = _rate(placement) * (on_gpu if placement.device.type == "cuda" else REACHED_CPU)
+    rollouts, rows = work
+    return (rollouts * rollout + rows * row) / rate
 
 
-def pretraining_seconds(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:
-    """All updates of `dtm pretrain`."""
-    (usual, late), settings = build.pretraining_masks(config, task), config.pretrain
-    row = (1 - settings.settle) * _update(config, task, model, device, usual)
-    if settings.settle:
-        row += settings.settle * _update(config, task, model, device, late)
-    return settings.steps * settings.batch * row
+def format_duration(seconds: float) -> str:
+    """A duration in a readable unit.
 
-
-def spoken(seconds: float) -> str:
-    """A duration as one would say it.
-
-    >>> spoken(50), spoken(600), spoken(9000), spoken(200_000)
-    ('50 seconds', '10 minutes', '2.5 hours', '2.3 days')
+    >>> [format_duration(seconds) for seconds in (50.0, 600.0, 9000.0, 200_000.0)]
+    ['50 seconds', '10 minutes', '2.5 hours', '2.3 days']
     """
     for size, unit in ((86_400, "days"), (3600, "hours")):
         if seconds >= size:
@@ -128,49 +114,13 @@ def spoken(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
 
 
-def _rollout(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:
-    """Seconds to decode one completion, on as many as a large model decodes in seconds."""
-    rows = max(2, min(ROWS, config.decoding.batch, int(0.1 / _forward(config, task, model, device))))
-    prompts = task.prompts("train", rows, stream(0, "forecast")).to(device)
-    decoder = build.build_decoder(config.decoding)
-    decoding = for_decoding(model, decoder.fp8)
-    with build.autocast(config, device):
-        took = _seconds(lambda: generate(decoding, prompts, task.completion_length, decoder, batch=rows))
-    return took / rows
-
-
-def _forward(config: RunConfig, task: Task, model: Denoiser, device: torch.device) -> float:
-    """Seconds of a row's forward pass."""
-    examples = task.examples("train", ROWS, stream(0, "forecast", device=device))
-    with torch.no_grad(), build.autocast(config, device):
-        model.hidden(examples.tokens[:1])  # warms up
-        return _seconds(lambda: model.hidden(examples.tokens)) / ROWS
-
-
-def _update(config: RunConfig, task: Task, model: Denoiser, device: torch.device, masks: MaskCount) -> float:
-    """Seconds of a row's forward and backward pass."""
-    noise = stream(0, "forecast", device=device)
-    examples = task.examples("train", ROWS, noise)
-    states = masks.states(examples, model.mask_id, noise)
-
-    def update(states: MaskedStates) -> None:
-        with build.autocast(config, device):
-            loss = mdm_loss(model, states)
-        torch.autograd.backward(loss)
-
-    update(states.select(slice(0, 1)))  # warms up
-    seconds = _seconds(lambda: update(states)) / ROWS
-    model.zero_grad()
-    return seconds
-
-
-def _rate(config: RunConfig, device: torch.device) -> float:
-    """Operations a second of a large matrix product in the run's precision."""
-    dtype = torch.bfloat16 if build.precision(config, device) == "bfloat16" else torch.float32
+def _rate(placement: Placement) -> float:
+    """Operations per second of a large matrix product in the run's precision."""
+    device = placement.device
     size = 8192 if device.type == "cuda" else 1024
-    # Random numbers, for equal ones cost less power, and a GPU is then faster than it will be.
+    # Random numbers: equal ones draw less power, and a GPU would look faster than it will be.
     noise = stream(0, "forecast", device=device)
-    matrix = torch.randn(size, size, generator=noise, device=device, dtype=dtype)
+    matrix = torch.randn(size, size, generator=noise, device=device, dtype=placement.dtype)
     torch.mm(matrix, matrix)  # warms up
     return 2 * size**3 / _seconds(lambda: torch.mm(matrix, matrix))
 

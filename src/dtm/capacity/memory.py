@@ -1,11 +1,11 @@
-"""How much memory a run will need, part by part, before anything is allocated.
+"""Estimate the memory of a run, part by part, before anything is allocated.
 
-Letters: P parameters, D width, F feed-forward width, H heads, K key-value heads, V rows of the head, r rank
-of the adapters, T = rows · length tokens of a micro-batch, N positions whose logits are held together, b
-bytes of the dtype computed in. Left out: workspaces of kernels and fragmentation.
+Letters: P parameters, D width, F feed-forward width, H heads, K key-value heads, E head width, V rows of the
+head, r rank of the adapters, T = rows · length tokens of a micro-batch, N positions whose logits are held at
+once, b bytes per number in the compute dtype. Left out: workspaces of kernels and fragmentation.
 
-A run trains and decodes in turns, so it needs what lasts (weights, adapters, optimiser, buffer) and the
-larger of the two.
+Training and decoding alternate, so a run needs its persistent parts (weights, adapters, optimiser, buffer)
+and the larger of the two.
 """
 
 from __future__ import annotations
@@ -13,56 +13,55 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from dtm.models.adapters import LoRA
-from dtm.models.families.base import PROJECTIONS
-from dtm.models.merging import GROUPS
+from dtm.models.linears import Linear, merge_groups
 from dtm.models.shape import TransformerConfig
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
-"""A weight's four bits, its share of a block's one-byte scale, and of the float32 scale of 256 scales."""
+"""Bytes per weight: four bits, 1/64 of a one-byte scale, and 1/(64 · 256) of a float32 scale of scales."""
 _LOGIT_COPIES = 6
-"""log π_θ, log π_a and π_a of the loss, and π_θ, π_a and a product in its metrics, all float32."""
+"""Float32 tensors: log π_θ, log π_a and π_a in the loss; π_θ, π_a and a product in its metrics."""
 _DRAW_COPIES = 4
-"""In decoding: logits in the model's precision and in float32, log π, and noise or two copies of its bits."""
+"""Tensors in decoding: logits in the model's precision and in float32, log π, and noise."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingShape:
-    """What decides a run's memory, apart from the model's shape."""
+    """Settings that determine the memory of a run, apart from the model's shape."""
 
     rows: int
     """Rows of a micro-batch."""
     length: int
-    """Tokens of a row: prompt and completion."""
+    """Tokens per row: prompt and completion."""
     scored: int
-    """Scored positions of a row; with blocks, (B + 1) / 2 on average and B at most."""
+    """Scored positions per row; with blocks of B tokens, (B + 1) / 2 on average and B at most."""
     rollouts: int
     """Rollouts in the buffer."""
     lora: LoRA | None = None
     """The adapters; None: all weights are trained, and π_a is a copy."""
     ema: bool = False
-    """Whether an average of the student is kept."""
+    """Whether an exponential moving average of the student is kept."""
     weight_bytes: int = 2
-    """Bytes of a base weight: 4 float32, 2 bfloat16."""
+    """Bytes per base weight: 4 float32, 2 bfloat16."""
     nf4: bool = False
-    """Whether the projections of the blocks are in four bits."""
+    """Whether the linear layers are in four bits."""
     compute_bytes: int = 2
-    """b."""
+    """b, bytes per number in the compute dtype."""
     recompute: int = 0
-    """Blocks that are recomputed in the backward pass."""
+    """Blocks that are recomputed in the backward pass (activation checkpointing)."""
     compiled: bool = False
-    """Whether blocks are compiled: products and nonlinearities are then worked out again, not kept."""
+    """Whether blocks are compiled: elementwise products are then recomputed, not kept."""
     held: int | None = None
-    """Scored positions whose logits are held at a time; None: all of a micro-batch."""
+    """Scored positions whose logits are held at once; None: all of a micro-batch."""
     decoded: int = 0
     """Sequences decoded together."""
     candidates: int = 0
-    """Positions whose logits decoding holds at a time."""
+    """Positions whose logits decoding holds at once."""
     cached: bool = False
-    """Whether keys and values are kept while a block is decoded."""
+    """Whether keys and values are cached in decoding."""
     merged: bool = False
-    """Whether π_a is run with its adapter merged into copies of the weights."""
+    """Whether π_a runs with its adapter merged into copies of the weights."""
     fp8: bool = False
-    """Whether rollouts are drawn by a copy of π_a in eight bits."""
+    """Whether rollouts use a copy of π_a in eight bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +75,23 @@ class Memory:
     optimizer: int
     """Gradient and Adam's two moments, for every trained weight."""
     activations: int
-    """What the forward pass of a micro-batch keeps for the backward pass."""
+    """Tensors that the forward pass of a micro-batch keeps for the backward pass."""
     logits: int
     """Distributions over the vocabulary at the scored positions."""
     rollouts: int
-    """What decoding needs beside the weights: keys and values, one block's states, logits."""
+    """Decoding, without the weights: keys and values, one block's states, logits."""
     buffer: int
     """The replay buffer."""
 
     @property
-    def lasting(self) -> int:
-        """What is there all the time."""
+    def persistent(self) -> int:
+        """Persistent parts: weights, adapters, optimiser state and buffer."""
         return self.weights + self.adapters + self.optimizer + self.buffer
 
     @property
     def total(self) -> int:
-        """What lasts, and the larger of training and decoding."""
-        return self.lasting + max(self.activations + self.logits, self.rollouts)
+        """Peak: the persistent parts, and the larger of training and decoding."""
+        return self.persistent + max(self.activations + self.logits, self.rollouts)
 
     def __str__(self) -> str:
         parts = {**asdict(self), "total": self.total}
@@ -100,7 +99,7 @@ class Memory:
 
 
 def estimate(model: TransformerConfig, run: TrainingShape) -> Memory:
-    """The memory of one training step."""
+    """Estimate the memory of a run."""
     further = 2 if run.ema else 1  # π_a, and the average
     if run.lora is None:
         trained = parameters(model)
@@ -122,67 +121,58 @@ def estimate(model: TransformerConfig, run: TrainingShape) -> Memory:
     )
 
 
-FIRST_HALF = ("q", "k", "v")
-SECOND_HALF = ("out", "gate", "up", "down")
-"""Projections of a block's halves; of the last block the second runs at scored positions alone."""
-
-
-def projection_shapes(model: TransformerConfig) -> dict[str, tuple[int, int]]:
-    """Inputs and outputs of each projection of a block, by its native name."""
-    width, narrow = model.width, model.width // model.heads * (model.kv_heads or model.heads)
-    shapes = {"q": (width, width), "k": (width, narrow), "v": (width, narrow), "out": (width, width)}
-    shapes |= {"gate": (width, model.ffn), "up": (width, model.ffn), "down": (model.ffn, width)}
-    assert shapes.keys() == PROJECTIONS.keys()
-    return shapes
-
-
-def projection_parameters(model: TransformerConfig) -> int:
-    """Weights of the projections of all blocks, which are what NF4 quantises."""
-    return model.layers * sum(inputs * outputs for inputs, outputs in projection_shapes(model).values())
+def linear_weights(model: TransformerConfig) -> int:
+    """Number of weights of all declared linear layers, which NF4 and FP8 quantise."""
+    return sum(linear.weights for linear in model.linears())
 
 
 def parameters(model: TransformerConfig) -> int:
-    """P: the projections, their biases, two norms a block and one at the end, embedding and head."""
-    shapes = projection_shapes(model)
-    biases = sum(shapes[name][1] for name in "qkv") if model.qkv_bias else 0
+    """P: linear layers, their biases, two norms per block and one at the end, embedding and head."""
+    biases = sum(linear.count * linear.outputs for linear in model.linears() if linear.bias)
+    norms = (2 * model.layers + 1) * model.width
     tables = (1 if model.tied else 2) * model.rows * model.width
-    return projection_parameters(model) + model.layers * (biases + 2 * model.width) + model.width + tables
+    return linear_weights(model) + biases + norms + tables
 
 
 def weights(model: TransformerConfig, bytes_each: int, nf4: bool = False) -> int:
-    """P · bytes, or with NF4 about half a byte for each weight of a projection."""
-    quantised = projection_parameters(model) if nf4 else 0
+    """P · bytes, or with NF4 about half a byte per weight of a linear layer."""
+    quantised = linear_weights(model) if nf4 else 0
     return (parameters(model) - quantised) * bytes_each + round(quantised * NF4_BYTES)
 
 
 def adapter_parameters(model: TransformerConfig, lora: LoRA) -> int:
-    """r · (inputs + outputs) for each adapted projection of each block."""
-    shapes = projection_shapes(model)
-    adapted = lora.projections(model.family)
-    return model.layers * lora.rank * sum(sum(shapes[name]) for name in adapted)
+    """r · (inputs + outputs) for each adapted layer."""
+    return sum(
+        linear.count * lora.rank * (linear.inputs + linear.outputs) for linear in adapted_linears(model, lora)
+    )
+
+
+def adapted_linears(model: TransformerConfig, lora: LoRA) -> tuple[Linear, ...]:
+    """Linear layers of the model that the adapters change."""
+    return lora.resolve(model.linears(), model.family)
 
 
 def merged_bytes(model: TransformerConfig, lora: LoRA, bytes_each: int) -> int:
     """Copies of the weights that adapters are merged into, and of those that become one matrix with them."""
-    shapes, adapted = projection_shapes(model), set(lora.projections(model.family))
-    copied = [shapes[name] for names in GROUPS.values() if adapted & set(names) for name in names]
-    return model.layers * sum(inputs * outputs for inputs, outputs in copied) * bytes_each
+    changed = set(adapted_linears(model, lora))
+    groups = merge_groups(model.linears()).values()
+    copied = [linear for group in groups if changed & set(group) for linear in group]
+    return sum(linear.weights for linear in copied) * bytes_each
 
 
 def fp8_bytes(model: TransformerConfig) -> int:
-    """Copies of the projections in eight bits, and a float32 scale for each of their outputs."""
-    scales = model.layers * sum(outputs for _, outputs in projection_shapes(model).values())
-    return projection_parameters(model) + 4 * scales
+    """Copies of the linear layers in eight bits, with one float32 scale per output."""
+    scales = sum(linear.count * linear.outputs for linear in model.linears())
+    return linear_weights(model) + 4 * scales
 
 
 def cache_bytes(model: TransformerConfig, rows: int, length: int, bytes_each: int) -> int:
-    """Keys and values: 2 · layers · D K/H for each position."""
-    narrow = model.width // model.heads * (model.kv_heads or model.heads)
-    return 2 * model.layers * narrow * rows * length * bytes_each
+    """Keys and values: 2 · layers · K E per position."""
+    return 2 * model.layers * model.kv_width * rows * length * bytes_each
 
 
 def rollouts(model: TransformerConfig, run: TrainingShape) -> int:
-    """Decoding, beside the weights: at most 2 D + 3 F of a block's states for each token live together."""
+    """Decoding, without the weights: at most 2 D + 3 F numbers of a block's states per token at once."""
     states = run.decoded * run.length * run.compute_bytes * (2 * model.width + 3 * model.ffn)
     logits = _DRAW_COPIES * 4 * run.candidates * model.rows
     kept = cache_bytes(model, run.decoded, run.length, run.compute_bytes) if run.cached else 0
@@ -190,22 +180,22 @@ def rollouts(model: TransformerConfig, run: TrainingShape) -> int:
 
 
 def activations(model: TransformerConfig, run: TrainingShape) -> int:
-    """T · b · (6 D + 2 D K/H + 4 F + r · targets) for each block; D for a recomputed one, and one block more.
+    """T · b · (4 D + 2 (H + K) E + 4 F + r · targets) per block; D per recomputed one, plus one whole block.
 
-    Of a block autograd keeps: the inputs of both norms and what they return, q, k, v and the attention's
-    result (6 D and 2 D K/H), the gate before and after its nonlinearity, the other branch and their
-    product (4 F; compiled, the two branches alone: 2 F), and A x of every adapter (r each). Norms that are
-    themselves trained keep 2 D more. The second half of the last block keeps nothing but scored positions.
+    Autograd keeps of each block: inputs and outputs of both norms (4 D), q, k, v and the attention's result
+    (2 (H + K) E), the gate before and after its nonlinearity, the up branch and their product (4 F; if
+    compiled, the two branches only: 2 F), and A x of every adapter (r each). Trained norms keep 2 D more. The
+    second half of the last block keeps scored positions only.
     """
     token = run.rows * run.length * run.compute_bytes
-    narrow = model.width // model.heads * (model.kv_heads or model.heads)
-    own = [model.width, model.width]  # the two norms
+    extra = {"attend": model.width, "feed": model.width}  # trained norms
     if run.lora is not None:
-        adapted = set(run.lora.projections(model.family))
-        own = [run.lora.rank * len(adapted & set(half)) for half in (FIRST_HALF, SECOND_HALF)]
-    branches = 2 if run.compiled and not run.nf4 else 4  # layers in four bits are not compiled
-    first = 4 * model.width + 2 * narrow + own[0]
-    second = 2 * model.width + branches * model.ffn + own[1]
+        extra = dict.fromkeys(extra, 0)
+        for linear in adapted_linears(model, run.lora):
+            extra[linear.half] += run.lora.rank * linear.active
+    branches = 2 if run.compiled and not run.nf4 else 4  # NF4 layers are not compiled
+    first = 2 * model.width + 2 * (model.query_width + model.kv_width) + extra["attend"]
+    second = 2 * model.width + branches * model.ffn + extra["feed"]
     again = min(run.recompute, model.layers)
     blocks = (model.layers - again + (again > 0)) * token * (first + second) + again * token * model.width
     unscored = run.rows * max(run.length - run.scored, 0) * run.compute_bytes

@@ -1,4 +1,4 @@
-"""The most memory that a run has held: on the GPU what torch has allocated, on a CPU the resident set."""
+"""Peak memory of a run: on a GPU as allocated by torch, on a CPU the resident set."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import torch
 
 
 def forget_peak(device: torch.device) -> None:
-    """Begin anew on a GPU; a process cannot forget the most that it has held."""
+    """Reset the peak on a GPU; the peak of a process's resident set cannot be reset."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes, at the highest so far."""
+    """Peak memory so far, in bytes."""
     return int(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else _peak_resident()
 
 
 def _peak_resident() -> int:
-    """The process's own peak; getrusage would also tell that of the process which started it."""
+    """The process's own peak; on Linux getrusage includes that of its parent before exec."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))

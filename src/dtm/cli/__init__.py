@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _sentence(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """Our own warnings without the line of code that they come from, those of others as ever."""
+    """Format our own warnings as a sentence, without the line of code; others as usual."""
     if issubclass(category, DtmWarning):
         return f"dtm: {message}\n"
     return USUAL(message, category, filename, lineno, line)

@@ -1,4 +1,4 @@
-"""`dtm compare`: objectives against each other, or runs that are there already."""
+"""`dtm compare`: compare methods, or finished runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 what is equal: base, training prompts and their order, rewards, decoder, evaluator, batch, budget.
-what is each objective's own: its section, the learning rate, and c-DTM's tilt, buffer and schedule.
+what is each method's own: its section, the learning rate, and c-DTM's tilt, buffer and schedule.
 
 budgets
   90s, 5m, 1.5h   wall-clock of rollouts, rewards and updates; evaluations are not counted
@@ -24,16 +24,16 @@ budgets
   2e15flops       operations from the model's shape; a backward pass counts as two forward passes
 
 examples
-  dtm compare sudoku-mini --objectives c-dtm,spg --budget 2m
-  dtm compare countdown-mini --objectives c-dtm,spg,wd1 --budget 1e8tokens --jobs 4 --tune --set spg.draws=4
+  dtm compare sudoku-mini --methods c-dtm,spg --budget 2m
+  dtm compare countdown-mini --methods c-dtm,spg,wd1 --budget 1e8tokens --jobs 4 --tune --set spg.draws=4
   dtm compare --runs runs/a runs/b --out runs/a-and-b
 """
-STARTING = ("objectives", "seeds", "jobs", "set", "settings", "tune", "trials")
+STARTING = ("methods", "seeds", "jobs", "set", "settings", "tune", "trials")
 """Options that say what is run; None where they were not given."""
 
 
 def compare(arguments: list[str]) -> int:
-    """Compare objectives on the same base, prompts, decoder and budget."""
+    """Compare methods on the same base, prompts, decoder and budget."""
     options, flags = _parser().parse_known_args(arguments)
     if options.runs is not None:
         require(not flags, f"--runs compares finished runs as they are: {' '.join(flags)} can change nothing")
@@ -49,14 +49,14 @@ def compare(arguments: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser(
         "compare",
-        "Train a recipe with several objectives, the same seeds and the same budget, and compare what they\n"
+        "Train a recipe with several methods, the same seeds and the same budget, and compare what they\n"
         "reach on test prompts. Further flags change the recipe's fields for all. A comparison that was\n"
         "stopped goes on with the same command.",
         EPILOG,
     )
     add = parser.add_argument
     add("recipe", metavar="RECIPE", nargs="?", help="a recipe's name; see `dtm recipes`")
-    add("--objectives", metavar="A,B,…", help="objectives by name (default: c-dtm,spg)")
+    add("--methods", metavar="A,B,…", help="methods by name (default: c-dtm,spg)")
     add("--budget", metavar="B", help="what every run may spend, see below")
     add("--seeds", type=int, metavar="N", help="seeds 0 … N − 1 (default: 3)")
     add("--jobs", type=int, metavar="J", help="runs side by side (default: 1)")
@@ -64,17 +64,17 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--set",
         action="append",
-        metavar="OBJ.FIELD=V",
-        help="a field of one objective, e.g. spg.draws=4, spg.optimizer.lr=3e-5, c-dtm.tilt.step=5",
+        metavar="METHOD.FIELD=V",
+        help="a field of one method, e.g. spg.draws=4, spg.optimizer.lr=3e-5, c-dtm.tilt.step=5",
     )
-    add("--settings", type=Path, metavar="FILE", help="YAML file with a section of fields for each objective")
+    add("--settings", type=Path, metavar="FILE", help="YAML file with a section of fields for each method")
     add(
         "--tune",
         action="store_true",
         default=None,
         help="choose learning rate and main knob on validation prompts",
     )
-    add("--trials", type=int, metavar="N", help="trials of each objective with --tune, 1 to 9 (default: 6)")
+    add("--trials", type=int, metavar="N", help="trials of each method with --tune, 1 to 9 (default: 6)")
     add("--runs", nargs="+", type=Path, metavar="RUN", help="compare these finished runs and start none")
     return parser
 
@@ -106,7 +106,7 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
         options.trials is None or bool(options.tune),
         "--trials says how often to --tune, which is not asked for",
     )
-    names = parse_names(options.objectives or "c-dtm,spg")
+    names = parse_names(options.methods or "c-dtm,spg")
     given = [] if options.settings is None else read_settings(options.settings)
     configs = contestants(start, names, [*given, *map(parse_set, options.set or [])])
     out = options.out or RUNS / f"{options.recipe}-compare"
@@ -116,11 +116,11 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
     if options.tune:
         configs, trials = tune(configs, count, out / "tuning", jobs)
     runs = run_all(over_seeds(configs, seeds), out, jobs)
-    return gather([runs[f"{name}-{seed}"] for name in names for seed in seeds], trials), out
+    return gather([runs[f"{name}-{seed}"] for name in configs for seed in seeds], trials), out
 
 
 def _recipe(options: argparse.Namespace, flags: list[str]) -> RunConfig:
-    """The recipe that all start from; what compare decides itself cannot be a flag."""
+    """The recipe that all start from; settings that compare decides cannot be flags."""
     from dataclasses import replace
 
     from dtm.recipes import recipe
@@ -128,19 +128,21 @@ def _recipe(options: argparse.Namespace, flags: list[str]) -> RunConfig:
     given = {flag.partition("=")[0] for flag in flags}
     for flag, instead in (
         ("--seed", "--seeds N takes the seeds 0 … N − 1"),
-        ("--objective", "--objectives names all that are compared"),
-        ("--objective.name", "--objectives names all that are compared"),
+        ("--method", "--methods names all that are compared"),
+        ("--method.name", "--methods names all that are compared"),
         (
             "--evaluation.split",
             "runs are measured on validation prompts, and on test prompts once, at the end",
         ),
     ):
         require(flag not in given, f"{flag}: {instead}")
+    own = sorted(flag for flag in given if flag.startswith("--method."))
+    require(not own, f"{', '.join(own)}: settings of one method are given as --set METHOD.FIELD=VALUE")
     refuse_shape(given)
-    require(options.budget is not None, "what may a run spend? Give --budget 5m, 1e8tokens or 2e15flops")
+    require(options.budget is not None, "--budget is required: 5m, 1e8tokens or 2e15flops")
     start = recipe(options.recipe)
-    # Equal budgets are there to be spent; who wants a plateau to end a run can still say so.
-    start = replace(start, tilt=replace(start.tilt, patience=None))
+    # Every run spends its whole budget, unless --evaluation.patience is given.
+    start = replace(start, evaluation=replace(start.evaluation, patience=None))
     config = with_flags(start, [*flags, "--budget", options.budget], f"dtm compare {options.recipe}")
     require(config.evaluation.split == "validation", "the recipe measures on test prompts while it trains")
     return config

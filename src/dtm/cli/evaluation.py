@@ -1,6 +1,6 @@
 """`dtm eval`: a run on its own held-out prompts, or any model under a published protocol.
 
-Which of the two is said by ``--task``; ``--explain`` compares two results of the second.
+``--task`` selects the second; ``--explain`` compares two of its results.
 """
 
 from __future__ import annotations
@@ -104,7 +104,6 @@ def _held_out(options: argparse.Namespace) -> int:
 
     from dtm import api
     from dtm.evaluation.evaluate import held_out
-    from dtm.loop import build
     from dtm.report.display import measures_table
     from dtm.runs.folder import make_folder, write_json
 
@@ -112,14 +111,15 @@ def _held_out(options: argparse.Namespace) -> int:
     if options.json is not None:
         make_folder(options.json.parent)
     run = api.Run.open(options.model)
-    config = run.config
+    assembly = run.assembly
+    config = assembly.config
     given = {name: getattr(options, name) for name in ("prompts", "completions")}
     asked = {name: value for name, value in given.items() if value is not None}
     setting = replace(config.evaluation, split=options.split or "test", **asked)
     models = {"tuned": run.model}
     if options.base:
-        models = {"base": build.load_base(config, build.build_task(config)), **models}
-    asked_for = held_out(build.build_task(config), setting)
+        models = {"base": assembly.base, **models}
+    asked_for = held_out(assembly.task, setting)
     there = len(set(map(str, asked_for.views)))
     if there < setting.prompts:
         print(
@@ -127,7 +127,7 @@ def _held_out(options: argparse.Namespace) -> int:
             f"the {setting.split} split has no more, or repeats some",
             flush=True,
         )
-    results = {name: api.measure(config, model, setting) for name, model in models.items()}
+    results = {name: api.measure(assembly, model, setting) for name, model in models.items()}
     Console().print(measures_table(results))
     if options.json is not None:
         rows = {name: {**result.measures, "best": result.best} for name, result in results.items()}
@@ -161,7 +161,7 @@ def _published(options: argparse.Namespace) -> int:
     out: Path | None = options.json
     if out is None and source.run is not None:
         out = source.run.path / FOLDER
-    # What is missing is said before gigabytes are loaded, and what was measured is kept at once.
+    # Missing files are reported before weights are loaded, and each result is saved at once.
     places = [None if out is None else place(exam, source.name, out, len(exams)) for exam in exams]
     BENCHMARKS[options.task].test(data)
     subject = Subject.load(source, options.device or "auto", options.precision or "auto")
@@ -194,7 +194,7 @@ def _examine(subject: Subject, exam: Examination, data: Path) -> Outcome:
 
     from dtm.evaluation.protocol import examine
 
-    # The bar goes to the standard error and only to a terminal: what is printed stays fit for a file.
+    # The progress bar goes to stderr and only to a terminal, so that stdout can be redirected.
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

@@ -1,4 +1,4 @@
-"""`dtm fit`: which settings a card has room for, before anything is downloaded but the shape."""
+"""`dtm fit`: which settings fit a GPU's memory, from the model's config.json alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUMBERS = {
 
 
 def fit(arguments: list[str]) -> int:
-    """Say which settings of a model fit a card's memory."""
+    """Print which settings of a model fit a GPU's memory."""
     options = _fit_parser().parse_args(arguments)
     for name in NUMBERS:
         value = getattr(options, name)
@@ -31,17 +31,16 @@ def fit(arguments: list[str]) -> int:
 
     from dtm.capacity.fit import CONTEXT, advice, fit
     from dtm.capacity.memory import TrainingShape, parameters
-    from dtm.capacity.preflight import available, spoken_size
-    from dtm.config import RunConfig
-    from dtm.loop import build
+    from dtm.capacity.preflight import available, format_bytes
     from dtm.methods.c_dtm import HELD
     from dtm.models.adapters import LoRA
     from dtm.models.families import read_shape
     from dtm.models.hub import find_folder
+    from dtm.models.placement import Placement
 
     _, shape = read_shape(find_folder(options.model))
     here = options.memory is None
-    memory = available(build.build_device(RunConfig())) if here else parse_size(options.memory)
+    memory = available(Placement.resolve().device) if here else parse_size(options.memory)
     run = TrainingShape(
         rows=1,
         length=options.prompt + options.completion,
@@ -57,7 +56,7 @@ def fit(arguments: list[str]) -> int:
     )
     table.title = (
         f"{parameters(shape) / 1e9:.1f} billion weights, adapters of rank {options.rank}, "
-        f"{run.length} tokens a row: the most rows that fit {spoken_size(memory)}"
+        f"{run.length} tokens per row: the most rows that fit {format_bytes(memory)}"
     )
     for one in found:
         counts = one.rows_recomputed, one.rows_kept, one.batch_exact, one.batch_cached

@@ -1,4 +1,4 @@
-"""Commands about what runs have left: judge generations, hand a model on."""
+"""Commands on results: grade generations, export a model."""
 
 from __future__ import annotations
 

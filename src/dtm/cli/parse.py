@@ -1,4 +1,4 @@
-"""What the commands share: the look of their help, and flags that change a configuration."""
+"""Shared by the commands: the layout of help, and flags that change a configuration."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
-from dtm.baselines import Preset
-from dtm.errors import require
+from dtm.errors import ConfigError, require
 
 if TYPE_CHECKING:
     from dtm.config import RunConfig
@@ -26,15 +25,16 @@ symbols
 """
 
 ALIASES = {
-    "--objective": "--objective.name",
+    "--method.name": "--method",
+    "--task.kind": "--task",
     "--reward": "--reward.function",
     "--data": "--task.data",
     "--data-dir": "--task.data-dir",
     "--rollout.cache": "--decoding.cache",
 }
-"""Other spellings of fields that are often given."""
+"""Other spellings of flags."""
 SHAPE = {"--model.width", "--model.layers", "--model.heads", "--model.ffn"}
-"""Flags that say what `dtm pretrain` makes."""
+"""Flags for the shape of a model that `dtm pretrain` makes."""
 
 
 def make_parser(
@@ -52,13 +52,13 @@ def make_parser(
 
 
 def refuse(options: argparse.Namespace, names: Iterable[str], rule: str) -> None:
-    """Options that mean nothing here are not passed over in silence; one that was not given is None."""
+    """Refuse options that have no effect here; one that was not given is None."""
     for name in names:
         require(getattr(options, name) is None, f"--{name.replace('_', '-')} {rule}")
 
 
 def refuse_shape(flags: Iterable[str]) -> None:
-    """A base has a shape already: flags for that of a new one would be passed over."""
+    """Refuse flags for the shape of a new model: a base has a shape already."""
     given = sorted({flag.partition("=")[0] for flag in flags} & SHAPE)
     require(
         not given,
@@ -67,7 +67,7 @@ def refuse_shape(flags: Iterable[str]) -> None:
 
 
 def refuse_model(folder: str, rule: str) -> None:
-    """Where a run is expected, a model is told from a name that is wrong."""
+    """Refuse a model's folder where a run's is expected."""
     found = [name for name in ("config.json", "adapter_config.json") if (Path(folder) / name).is_file()]
     require(not found, f"{folder} is a model and not a run: {rule}")
 
@@ -78,20 +78,53 @@ def with_flags(config: RunConfig, flags: Sequence[str], prog: str) -> RunConfig:
 
     from dtm.config import RunConfig
 
-    for short, long in ALIASES.items():
-        flags = [re.sub(rf"^{short}(?==|$)", long, flag) for flag in flags]
-    # Whose preset is meant is known only when the objective is.
-    parser = argparse.ArgumentParser(prog, usage=argparse.SUPPRESS, add_help=False, allow_abbrev=False)
-    parser.add_argument("--objective.preset", dest="preset", choices=get_args(Preset))
-    options, flags = parser.parse_known_args(flags)
-    # A section that can be of several kinds is of the recipe's: its fields are flags like any other.
+    config, flags = with_choices(config, flags, prog)
+    refuse_unread(config, flags)
+    # The fields of the chosen method and task are flags like any other.
     markers = (tyro.conf.AvoidSubcommands,)
-    changed = tyro.cli(RunConfig, args=flags, default=config, prog=prog, config=markers)
-    if options.preset is None:
-        return changed
-    return replace(changed, objective=changed.objective.with_preset(options.preset))
+    return tyro.cli(RunConfig, args=flags, default=config, prog=prog, config=markers)
+
+
+def with_choices(config: RunConfig, flags: Sequence[str], prog: str) -> tuple[RunConfig, list[str]]:
+    """The configuration with the method and task that the flags choose, and the flags that are left."""
+    from dtm.config import configure_method, configure_task
+
+    for short, long in ALIASES.items():
+        flags = [re.sub(rf"^{re.escape(short)}(?==|$)", long, flag) for flag in flags]
+    old = [flag for flag in flags if flag.partition("=")[0].partition(".")[0] == "--objective"]
+    if old:
+        new = old[0].replace("--objective", "--method", 1)
+        raise ConfigError(
+            f"{old[0]}: objectives are called methods since 0.2. Use {new}; the fields of a method follow "
+            "directly, as in --method spg --method.draws 4. A baseline's iterations are --iterate.iterations"
+        )
+    parser = argparse.ArgumentParser(prog, usage=argparse.SUPPRESS, add_help=False, allow_abbrev=False)
+    parser.add_argument("--method")
+    parser.add_argument("--task")
+    chosen, left = parser.parse_known_args(list(flags))
+    if chosen.method not in (None, config.method.name):
+        config = replace(config, method=configure_method(chosen.method))
+    if chosen.task not in (None, config.task.kind):
+        config = replace(config, task=configure_task(chosen.task))
+    return config, left
+
+
+def refuse_unread(config: RunConfig, flags: Iterable[str]) -> None:
+    """Refuse flags of a loop that the chosen method does not use."""
+    from dtm.config.registry import load_method_class
+    from dtm.loop.policies import LOOPS, is_under, other_fields
+
+    method = load_method_class(config.method.name)
+    unread = other_fields(method)
+    for flag in flags:
+        field = re.sub(r"\.no-", ".", flag.partition("=")[0].removeprefix("--")).replace("-", "_")
+        if flag.startswith("--") and is_under(field, unread):
+            own = ", ".join(LOOPS[method.loop].own_fields)
+            raise ConfigError(
+                f"{flag}: {config.method.name} does not read it. Its loop ({method.loop}) reads {own}"
+            )
 
 
 def first_line(text: str | None) -> str:
-    """What a docstring says in short."""
+    """The first line of a docstring."""
     return (text or "").strip().splitlines()[0]

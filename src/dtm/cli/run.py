@@ -5,81 +5,105 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from dtm.cli.parse import SYMBOLS, first_line, make_parser, refuse_shape, with_flags
+from dtm.cli.parse import SYMBOLS, first_line, make_parser, refuse_shape, with_choices, with_flags
 from dtm.errors import ConfigError, require
 
 if TYPE_CHECKING:
     from dtm.api import Run
     from dtm.config import RunConfig
+    from dtm.loop.assemble import Assembly
     from dtm.runs.folder import RunFolder
 
 STOPPED = 130
-"""The exit code of a run that was asked to stop: whatever would come after it must not."""
+"""Exit code of a run that was stopped, so that scripts do not continue."""
 
 
 def train(arguments: list[str]) -> int:
     """Tilt a recipe's base model towards a reward."""
-    options, config = _parse_run("train", first_line(train.__doc__), arguments)
+    parsed = _parse_run("train", first_line(train.__doc__), arguments)
+    if parsed is None:
+        return 0
+    options, config = parsed
+    if _is_finished(options, "train", config):
+        return _show_run(_started(options, "train"))
+
+    from dtm.loop.assemble import assemble
+    from dtm.loop.plan import training_plan
+
+    assembly = assemble(config)
     if options.dry_run:
-        return _dry_run(config, "train", options)
+        return _dry_run(assembly, training_plan(assembly), options)
 
     from dtm import api
-    from dtm.report.display import Display, summary_table
+    from dtm.report.display import Display
 
-    if not _is_finished(options, "train"):
-        _foretell(config, "train", options.resume)
-    with Display(config) as display:
-        run = api.train(config, out=options.out, resume=options.resume, callbacks=[display])
-    if not run.is_finished:
-        return _stopped(run, "train")
-    display.console.print(summary_table(run.summary))
-    figures = ", ".join(str(path) for path in sorted(run.folder.figures.glob("*.png")))
-    print(f"run:     {run.path}\nmodel:   {run.folder.model}\nfigures: {figures}")
+    assembly.preflight()
+    if not options.resume:
+        print_estimate(assembly)
+    with Display(config, assembly.loop) as display:
+        run = api.train(assembly, out=options.out, resume=options.resume, callbacks=[display])
+    return _show_run(run.folder) if run.is_finished else _stopped(run, "train")
+
+
+def _show_run(folder: RunFolder) -> int:
+    """Print the summary of a finished run and where its parts lie."""
+    from rich.console import Console
+
+    from dtm.api import Run
+    from dtm.report.display import summary_table
+
+    Console().print(summary_table(Run(folder).summary))
+    figures = ", ".join(str(path) for path in sorted(folder.figures.glob("*.png")))
+    print(f"run:     {folder.path}\nmodel:   {folder.model}\nfigures: {figures}")
     return 0
 
 
 def pretrain(arguments: list[str]) -> int:
     """Train a recipe's base model from scratch."""
-    options, config = _parse_run("pretrain", first_line(pretrain.__doc__), arguments)
-    if options.dry_run:
-        return _dry_run(config, "pretrain", options)
+    parsed = _parse_run("pretrain", first_line(pretrain.__doc__), arguments)
+    if parsed is None:
+        return 0
+    options, config = parsed
+    if _is_finished(options, "pretrain", config):
+        print(f"model: {_started(options, 'pretrain').model}")
+        return 0
 
     from dtm import api
+    from dtm.loop.assemble import assemble
+    from dtm.loop.plan import pretraining_plan, pretraining_time_estimate
+    from dtm.recipes import recipe
     from dtm.report.display import PretrainDisplay
 
-    if not _is_finished(options, "pretrain"):
-        _foretell(config, "pretrain", options.resume)
+    assembly = assemble(config)
+    if options.dry_run:
+        return _dry_run(assembly, pretraining_plan(assembly), options)
+    if assembly.placement.device.type == "cpu" and not options.resume:
+        print(f"on the CPU: {pretraining_time_estimate(assembly)}. {STOPPING}", flush=True)
     with PretrainDisplay() as display:
-        run = api.pretrain(config, out=options.out, resume=options.resume, callbacks=[display])
+        run = api.pretrain(assembly, out=options.out, resume=options.resume, callbacks=[display])
     if not run.is_finished:
         return _stopped(run, "pretrain")
     measures = "  ".join(f"{name} {value:.3f}" for name, value in run.summary.items() if value is not None)
     print(f"{measures}\nmodel: {run.folder.model}")
-    print(f"Tilt it with: dtm train {config.recipe} --model.base {run.folder.model}")
+    task = "" if config.task.kind == recipe(config.recipe).task.kind else f"--task {config.task.kind} "
+    print(f"Tune it with: dtm train {config.recipe} {task}--model.base {run.folder.model}")
     return 0
 
 
-def _foretell(config: RunConfig, command: Literal["train", "pretrain"], resume: bool) -> None:
-    """How many prompts there are, and without a GPU how long it will take, before it starts."""
-    from dtm.capacity import preflight
-    from dtm.loop import build
-    from dtm.loop.plan import forecast
+STOPPING = "Ctrl-C stops and saves, --resume continues."
+
+
+def print_estimate(assembly: Assembly) -> None:
+    """Print how many prompts there are and, without a GPU, how long the run will take."""
+    from dtm.loop.plan import time_estimate
     from dtm.tasks.language import LanguageTask
 
-    if command == "train":
-        build.build_objective(config)  # what is misspelt, or missing, is said at once
-        build.base_folder(config)
-        task = build.build_task(config)
-        preflight.check(config, task)
-        if isinstance(task, LanguageTask) and not resume:
-            print(f"prompts: {task.spoken_counts()}", flush=True)
-    if build.build_device(config).type == "cpu" and not resume:
-        print(
-            f"on the CPU: {forecast(config, command)}. Ctrl-C stops and saves, --resume continues.",
-            flush=True,
-        )
+    if isinstance(assembly.task, LanguageTask):
+        print(f"prompts: {assembly.task.spoken_counts()}", flush=True)
+    if assembly.placement.device.type == "cpu":
+        print(f"on the CPU: {time_estimate(assembly)}. {STOPPING}", flush=True)
 
 
 def _stopped(run: Run, command: str) -> int:
@@ -87,8 +111,13 @@ def _stopped(run: Run, command: str) -> int:
     return STOPPED
 
 
-def _parse_run(command: str, description: str, arguments: list[str]) -> tuple[argparse.Namespace, RunConfig]:
-    """The options of the command itself, and the recipe with file and flags applied in that order."""
+def _parse_run(
+    command: str, description: str, arguments: list[str]
+) -> tuple[argparse.Namespace, RunConfig] | None:
+    """The options of the command itself, and the recipe with file and flags applied in that order.
+
+    None: help was asked for, and printed.
+    """
     from dtm.recipes import RECIPES, recipe
 
     width = max(map(len, RECIPES))
@@ -96,19 +125,29 @@ def _parse_run(command: str, description: str, arguments: list[str]) -> tuple[ar
     parser = make_parser(
         command,
         description,
-        f"recipes\n{recipes}\n\n`dtm {command} RECIPE --help` lists every field.\n\n{SYMBOLS}",
+        f"recipes\n{recipes}\n\n`dtm {command} RECIPE --help` explains the fields of a recipe.\n\n{SYMBOLS}",
         add_help=not arguments or arguments[0].startswith("-"),
     )
-    parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with fields to change")
-    parser.add_argument(
+    own = parser.add_argument_group("options")
+    own.add_argument("recipe", metavar="RECIPE", help="a recipe's name")
+    own.add_argument("--config", type=Path, metavar="FILE", help="YAML file with fields to change")
+    own.add_argument(
         "--out", type=Path, metavar="DIR", help="the run's folder (default: a new one under runs/)"
     )
-    parser.add_argument(
+    own.add_argument(
         "--resume", action="store_true", help="continue the run in --out, or the recipe's latest"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved plan and stop")
+    own.add_argument("--dry-run", action="store_true", help="print the resolved plan and stop")
     options, flags = parser.parse_known_args(arguments)
+
+    from dtm.cli.help import page, requested
+
+    prog, section = f"dtm {command} {options.recipe}", requested(flags)
+    if section is not None:
+        chosen = [flag for flag in flags if flag not in ("-h", "--help", section)]
+        config, _ = with_choices(recipe(options.recipe), chosen, prog)
+        print(page(config, command, f"usage: {prog} [options] [--any.field VALUE ...]", OPTIONS, section))
+        return None
     if command == "train":
         refuse_shape(flags)
     config = _started(options, command).read_config() if options.resume else recipe(options.recipe)
@@ -116,39 +155,52 @@ def _parse_run(command: str, description: str, arguments: list[str]) -> tuple[ar
         from dtm.config.serialise import load_yaml
 
         config = load_yaml(options.config, config)
-    if "-h" in flags or "--help" in flags:
-        print(parser.format_usage().rstrip(), "[--any.field VALUE ...]\n")
-    return options, with_flags(config, flags, f"dtm {command} {options.recipe}")
+    return options, with_flags(config, flags, prog)
+
+
+OPTIONS = """\
+options
+  --out DIR                 the run's folder (default: a new one under runs/)
+  --resume                  continue the run in --out, or the recipe's latest
+  --config FILE             YAML file with fields to change; `dtm recipes show NAME` prints one
+  --dry-run                 print the resolved plan and stop
+  --method NAME             the method: a name below, or path/to/file.py:Class
+  --task KIND               the task: its kind, or path/to/file.py:Class
+  --reward FILE.py:NAME     your own reward function, or module:name
+  --data FILE.jsonl         your own prompts (task custom), a JSON object with a "prompt" per line
+  --data-dir DIR            folder with the data sets of the benchmarks"""
 
 
 def _started(options: argparse.Namespace, command: str) -> RunFolder:
     """The run that is to be continued."""
-    from dtm.runs.folder import RunFolder
+    from dtm.runs.resume import find_run
 
-    out = options.out
-    return RunFolder.latest(options.recipe, command) if out is None else RunFolder.find(out)
-
-
-def _is_finished(options: argparse.Namespace, command: str) -> bool:
-    """Whether nothing is left to do."""
-    return options.resume and _started(options, command).is_finished
+    return find_run(options.recipe, command, options.out)
 
 
-def _dry_run(config: RunConfig, command: str, options: argparse.Namespace) -> int:
-    from dtm.capacity import preflight
+def _is_finished(options: argparse.Namespace, command: str, config: RunConfig) -> bool:
+    """Whether the run to resume has finished; flags that it was not run with are refused."""
+    from dtm.runs.resume import require_same_config
+
+    if not options.resume:
+        return False
+    folder = _started(options, command)
+    if folder.is_finished:
+        require_same_config(folder, config)
+    return folder.is_finished
+
+
+def _dry_run(assembly: Assembly, plan: Mapping[str, str], options: argparse.Namespace) -> int:
     from dtm.config.serialise import to_yaml
-    from dtm.loop import build
-    from dtm.loop.plan import pretraining_plan, training_plan
     from dtm.runs.folder import require_new
 
     if options.out is not None and not options.resume:
         require_new(options.out)
-    plan = training_plan(config) if command == "train" else pretraining_plan(config)
-    print(to_yaml(config))
+    print(to_yaml(assembly.config))
     for name, value in plan.items():
         print(f"{name + ':':<22} {value}")
-    if command == "train":
-        preflight.check(config, build.build_task(config))
+    if assembly.has_base:
+        assembly.preflight()
     return 0
 
 

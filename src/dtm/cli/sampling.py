@@ -1,6 +1,6 @@
 """`dtm sample`: completions of a run's own prompts, or a model answering a prompt step by step.
 
-Which of the two is said by ``--prompt``.
+``--prompt`` selects the second.
 """
 
 from __future__ import annotations

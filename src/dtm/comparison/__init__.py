@@ -1,1 +1,1 @@
-"""`dtm compare`: several objectives on the same base, prompts, decoder, evaluator and budget."""
+"""`dtm compare`: several methods on the same base, prompts, decoder, evaluator and budget."""

@@ -1,4 +1,4 @@
-"""Whether runs may be compared: finished, on one budget, and alike in all but their objectives."""
+"""Check that runs may be compared: finished, one budget, and equal in all but their methods."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from dtm.api import Run
-from dtm.comparison.settings import differing, is_own
+from dtm.comparison.settings import differing, label
 from dtm.config.budget import Budget
 from dtm.errors import CheckpointError, ConfigError, require
 from dtm.evaluation.explain import ROUNDS, differences
 from dtm.loop.fingerprint import GROUPS
+from dtm.loop.policies import is_own
 
 Entries = dict[str, dict[int, Run]]
-"""The runs of a comparison by objective and seed."""
+"""The runs of a comparison by method and seed."""
 
 
 def audited(runs: Sequence[Run]) -> tuple[Entries, list[str]]:
-    """The runs by objective and seed, and what a reader should know; runs that are not alike are refused."""
+    """The runs by method and seed, and notes for the reader; runs that are not comparable are refused."""
     require(bool(runs), "nothing to compare: name the folders of finished runs")
-    entries = _by_objective(runs)
+    entries = _by_method(runs)
     seeds = {name: sorted(found) for name, found in entries.items()}
     first, expected = next(iter(seeds.items()))
     for name, found in seeds.items():
@@ -39,7 +40,7 @@ def audited(runs: Sequence[Run]) -> tuple[Entries, list[str]]:
 
 
 def read_fingerprint(run: Run) -> dict[str, Any]:
-    """What the run wrote down when it started."""
+    """The fingerprint that the run wrote when it started."""
     path = run.folder.fingerprint
     require(
         path.is_file(),
@@ -50,7 +51,7 @@ def read_fingerprint(run: Run) -> dict[str, Any]:
     return written
 
 
-def _by_objective(runs: Sequence[Run]) -> Entries:
+def _by_method(runs: Sequence[Run]) -> Entries:
     entries: Entries = {}
     for run in runs:
         config = run.config
@@ -60,29 +61,30 @@ def _by_objective(runs: Sequence[Run]) -> Entries:
             "Train with --budget",
         )
         require(run.is_finished, f"{run.path} has not finished: continue it first", CheckpointError)
-        of_seeds = entries.setdefault(config.objective.name, {})
+        of_seeds = entries.setdefault(label(config.method.name), {})
         require(
             config.seed not in of_seeds,
-            f"{run.path} is a second run of {config.objective.name} with seed {config.seed}",
+            f"{run.path} is a second run of {label(config.method.name)} with seed {config.seed}",
         )
         of_seeds[config.seed] = run
     return entries
 
 
 def _one_setting(runs: Sequence[Run]) -> None:
-    """The seeds of an objective are one setting of it."""
+    """Refuse seeds of a method with different settings."""
     first = runs[0].config
     for run in runs[1:]:
         own = [field for field in differing(first, run.config) if is_own(field)]
         require(
             not own,
-            f"{runs[0].path} and {run.path} are two settings of {first.objective.name} ({', '.join(own)}): "
+            f"{runs[0].path} and {run.path} are two settings of {label(first.method.name)}: "
+            f"{', '.join(own)} differ; "
             "compare one of them at a time",
         )
 
 
 def _alike(first: Run, second: Run) -> list[str]:
-    """Refuse two runs of one seed that differ in what decides; return what can move the last bits."""
+    """Refuse two runs of one seed that differ in more than the method; return differences in rounding."""
     one, other = read_fingerprint(first), read_fingerprint(second)
     deciding, rounding = dict(GROUPS), dict(ROUNDS)
     if Budget.parse(str(first.config.budget)).unit == "seconds":
@@ -90,7 +92,7 @@ def _alike(first: Run, second: Run) -> list[str]:
     found = list(differences(deciding, one, other))
     if found:
         listed = "\n".join(found)
-        raise ConfigError(f"{first.path} and {second.path} differ in more than the objective:\n{listed}")
+        raise ConfigError(f"{first.path} and {second.path} differ in more than the method:\n{listed}")
     lines = [line.strip() for line in differences(rounding, one, other)]
     return [f"not all runs are alike in {', '.join(lines)}"] if lines else []
 

@@ -1,6 +1,6 @@
-"""What a comparison has found: a row for every run, intervals over seeds, a table, a figure and JSON.
+"""Results of a comparison: a row for every run, intervals over seeds, a table, a figure and JSON.
 
-The test prompts are asked once, here, of models that were chosen without them; a run keeps its answers.
+Test prompts are used once, here, for models that were chosen without them; a run keeps its results.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from matplotlib.figure import Figure
 from dtm import api
 from dtm.api import Run
 from dtm.comparison.audit import audited, read_fingerprint
-from dtm.comparison.settings import own_settings
+from dtm.comparison.settings import label, own_settings
 from dtm.comparison.tuning import Trial, on_the_edge
 from dtm.config.budget import SPENT, Budget
-from dtm.loop import build
 from dtm.report.figures import PLAIN, comparison_figure
 from dtm.runs.folder import environment, kept_json
 
@@ -39,14 +38,14 @@ METHOD = (
 class Row:
     """One run of a comparison."""
 
-    objective: str
+    method: str
     seed: int
     run: str
     """Its folder."""
     finished: str
     """Why it ended: its budget, or a plateau before."""
     test: dict[str, float]
-    """Measures on the test prompts, asked once."""
+    """Measures on the test prompts."""
     validation: dict[str, float]
     """The last of the run's own evaluations."""
     cost: dict[str, int | float]
@@ -66,43 +65,43 @@ class Comparison:
     best: float | None
     """The highest mean reward possible on the validation prompts, where the task knows it."""
     settings: dict[str, dict[str, Any]]
-    """Each objective's own fields."""
+    """Each method's own fields."""
     shared: dict[str, Any]
     """The fingerprint that all runs have in common."""
     notes: list[str]
-    """What a reader of the table should know."""
+    """Notes for the reader of the table."""
     trials: list[Trial] = field(default_factory=list)
 
     @property
-    def objectives(self) -> list[str]:
+    def methods(self) -> list[str]:
         """In the order in which they were named."""
         return list(self.settings)
 
     @property
     def seeds(self) -> list[int]:
-        """The same for all objectives."""
-        return [row.seed for row in self.of(self.objectives[0])]
+        """The same for all methods."""
+        return [row.seed for row in self.of(self.methods[0])]
 
-    def of(self, objective: str) -> list[Row]:
-        """The rows of one objective."""
-        return [row for row in self.rows if row.objective == objective]
+    def of(self, method: str) -> list[Row]:
+        """The rows of one method."""
+        return [row for row in self.rows if row.method == method]
 
     def summary(self) -> dict[str, dict[str, dict[str, float | None]]]:
-        """Mean and interval of every measure and cost, by objective."""
+        """Mean and interval of every measure and cost, by method."""
         return {
             name: {
                 measure: interval([float({**row.test, **row.cost}[measure]) for row in self.of(name)])
                 for measure in (*self.base, *COSTS)
             }
-            for name in self.objectives
+            for name in self.methods
         }
 
     def figure(self) -> Figure:
-        """Validation measures against what was spent: the mean of an objective's seeds, and their range."""
+        """Validation measures against what was spent: the mean of a method's seeds, and their range."""
         spent = f"spent_{self.budget.unit}"
         curves = {
             name: [[{**point, "tilt": point[spent]} for point in row.curve] for row in self.of(name)]
-            for name in self.objectives
+            for name in self.methods
         }
         return comparison_figure(curves, self.best, AXES[self.budget.unit], styles=PLAIN)
 
@@ -127,15 +126,15 @@ class Comparison:
 
 
 def gather(runs: Sequence[Run], trials: Sequence[Trial] = ()) -> Comparison:
-    """The comparison of finished runs, which must differ in nothing but the objective and the seed."""
+    """The comparison of finished runs, which must differ in nothing but the method and the seed."""
     entries, notes = audited(runs)
     rows = [_row(run) for of_seeds in entries.values() for _, run in sorted(of_seeds.items())]
     configs = {name: next(iter(of_seeds.values())).config for name, of_seeds in entries.items()}
     first = next(iter(next(iter(entries.values())).values()))
     budget = Budget.parse(str(first.config.budget))
     early = [
-        f"{row.objective}, seed {row.seed}: stopped with {budget.share(row.cost):.0%} of its budget spent, "
-        f"{row.finished} (tilt.patience)"
+        f"{row.method}, seed {row.seed}: stopped with {budget.share(row.cost):.0%} of its budget spent, "
+        f"{row.finished} (evaluation.patience)"
         for row in rows
         if budget.share(row.cost) < 1
     ]
@@ -160,8 +159,8 @@ def gather(runs: Sequence[Run], trials: Sequence[Trial] = ()) -> Comparison:
 def interval(values: Sequence[float]) -> dict[str, float | None]:
     """Mean, and the ends of its 95 % interval by Student's t; None for a single value.
 
-    >>> interval([1.0, 2.0, 3.0])["high"]
-    4.484...
+    >>> round(interval([1.0, 2.0, 3.0])["high"], 3)
+    4.484
     """
     from scipy.stats import t  # slow to import
 
@@ -173,7 +172,7 @@ def interval(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def memory_words(comparison: Comparison) -> str:
-    """What peak memory means here."""
+    """How peak memory was measured."""
     on_gpu = comparison.shared["numerics"]["attention"].startswith("cuda")
     return "allocated by torch on the GPU" if on_gpu else "resident set of the process"
 
@@ -181,7 +180,7 @@ def memory_words(comparison: Comparison) -> str:
 def _row(run: Run) -> Row:
     summary, config = run.summary, run.config
     return Row(
-        config.objective.name,
+        label(config.method.name),
         config.seed,
         str(run.path),
         summary["finished"],
@@ -200,10 +199,10 @@ def _test_of_base(run: Run) -> dict[str, float]:
     """The base of a run, under its decoder."""
     return kept_json(
         run.path / "test-base.json",
-        lambda: _tested(run, build.load_base(run.config, build.build_task(run.config))),
+        lambda: _tested(run, run.assembly.base),
     )
 
 
 def _tested(run: Run, model: Any) -> dict[str, float]:
-    config = run.config
-    return api.measure(config, model, replace(config.evaluation, split="test")).measures
+    assembly = run.assembly
+    return api.measure(assembly, model, replace(assembly.config.evaluation, split="test")).measures

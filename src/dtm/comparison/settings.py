@@ -1,7 +1,7 @@
-"""What may differ between the runs of a comparison: the objective, and what is its own.
+"""What may differ between the runs of a comparison: the method and its own settings.
 
-Its own are its section, the learning rate, and what c-DTM alone reads of tilt, buffer and schedule. All else
-is shared, and `dtm.comparison.audit` refuses runs in which it is not.
+Its own are its section, the learning rate, and the fields of its loop (`dtm.loop.policies.OWN`). All else is
+shared, and `dtm.comparison.audit` refuses runs in which it is not.
 """
 
 from __future__ import annotations
@@ -9,66 +9,52 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import yaml
 
-from dtm.config import ObjectiveConfig, RunConfig
+from dtm.config import METHODS, RunConfig, configure_method
+from dtm.config.registry import load_method_class
 from dtm.config.serialise import joined, leaves, nested, read_mapping, update
 from dtm.errors import ConfigError, nearest, require
-
-OBJECTIVES: tuple[str, ...] = get_args(get_type_hints(ObjectiveConfig)["name"])
-OWN = (
-    "objective",
-    "optimizer.lr",
-    "optimizer.warmup",
-    "optimizer.decay",
-    "optimizer.floor",
-    "optimizer.ema",
-    "tilt.step",
-    "tilt.final",
-    "tilt.ess",
-    "tilt.step_cap",
-    "tilt.absorbed",
-    "tilt.max_steps",
-    "replay.refresh_every",
-    "replay.refresh_fraction",
-    "replay.priority",
-)
-"""Fields, or sections of fields, that belong to the objective. Baselines read the first two alone."""
+from dtm.loop.policies import check_settings, is_own, is_under, other_fields
 
 Changes = Mapping[str, Any]
-"""Fields to change: those of the configuration by section, or the objective's own by name."""
+"""Fields to change: those of the configuration by section, or the method's own by name."""
 
 
-def is_own(field: str) -> bool:
-    """Whether a field, as in ``optimizer.lr``, belongs to the objective."""
-    return any(field == name or field.startswith(f"{name}.") for name in OWN)
+def label(method: str) -> str:
+    """A method's short name in tables, folders and flags: of file.py:Class, the class.
+
+    >>> label("c-dtm"), label("my_method.py:MyMethod")
+    ('c-dtm', 'MyMethod')
+    """
+    return method.rpartition(":")[2]
 
 
 def parse_names(text: str) -> list[str]:
-    """Objectives with commas between."""
+    """Methods with commas between, each checked to exist."""
     names = [name.strip() for name in text.split(",") if name.strip()]
+    require(bool(names), f"--methods names none. {nearest('', METHODS)}")
     for name in names:
-        require(name in OBJECTIVES, f"--objectives: no objective {name!r}. {nearest(name, OBJECTIVES)}")
-    require(len(set(names)) == len(names), f"--objectives: {text} names an objective twice")
-    require(bool(names), f"--objectives names none. {nearest('', OBJECTIVES)}")
+        load_method_class(name)
+    require(len({label(name) for name in names}) == len(names), f"--methods: {text} names a method twice")
     return names
 
 
 def parse_set(text: str) -> tuple[str, Changes]:
-    """``spg.optimizer.lr=3e-5`` or ``spg.draws=4`` as the objective and its changes."""
+    """``spg.optimizer.lr=3e-5`` or ``spg.draws=4`` as the method and its changes."""
     place, equals, value = text.partition("=")
     name, dot, field = place.partition(".")
     require(
         bool(dot and field and equals and value),
-        f"--set {text}: write OBJECTIVE.FIELD=VALUE, for example spg.optimizer.lr=3e-5 or spg.draws=4",
+        f"--set {text}: write METHOD.FIELD=VALUE, for example spg.optimizer.lr=3e-5 or spg.draws=4",
     )
     return name, nested(field, yaml.safe_load(value))
 
 
 def read_settings(path: Path) -> list[tuple[str, Changes]]:
-    """The same from a YAML file with a section for each objective."""
+    """The same from a YAML file with a section for each method."""
     found = read_mapping(path)
     for name, changes in found.items():
         require(isinstance(changes, Mapping), f"{path}: {name} must be a section of fields, got {changes!r}")
@@ -78,34 +64,37 @@ def read_settings(path: Path) -> list[tuple[str, Changes]]:
 def contestants(
     start: RunConfig, names: Sequence[str], given: Sequence[tuple[str, Changes]]
 ) -> dict[str, RunConfig]:
-    """The configuration of every objective, with what was given for it."""
-    changes: dict[str, Changes] = {name: {} for name in names}
+    """The configuration of every method by its label, with the settings given for it."""
+    changes: dict[str, Changes] = {label(name): {} for name in names}
     for name, further in given:
         require(name in changes, f"{name} has settings, but is not compared. {nearest(name, changes)}")
-        changes[name] = joined(changes[name], dict(_placed(name, further)))
-    return {name: changed(with_objective(start, name), found) for name, found in changes.items()}
+        changes[name] = joined(changes[name], dict(_placed(further)))
+    configs = {label(name): changed(with_method(start, name), changes[label(name)]) for name in names}
+    for config in configs.values():
+        check_settings(config)
+    return configs
 
 
-def with_objective(config: RunConfig, name: str) -> RunConfig:
-    """The same run with another objective."""
-    return replace(config, objective=replace(config.objective, name=name))  # type: ignore[arg-type]
+def with_method(config: RunConfig, name: str) -> RunConfig:
+    """The same run with another method; the recipe's own keeps its settings."""
+    return config if config.method.name == name else replace(config, method=configure_method(name))
 
 
 def changed(config: RunConfig, changes: Changes) -> RunConfig:
     """A contestant with fields of its own changed; a field that all share is refused."""
-    name = config.objective.name
-    result = update(config, dict(_placed(name, changes)), where=name)
+    name = label(config.method.name)
+    result = update(config, dict(_placed(changes)), where=name)
     shared = [field for field in differing(config, result) if not is_own(field)]
     if shared:
         flag = shared[0].replace("_", "-")
         raise ConfigError(
-            f"{name}: {shared[0]} is not the objective's own, all must share it: give it to all with --{flag}"
+            f"{name}: {shared[0]} is not the method's own, all must share it: give it to all with --{flag}"
         )
     return result
 
 
-def _placed(name: str, changes: Changes) -> Iterator[tuple[str, Any]]:
-    """The changes from the top of a configuration on; other names are fields of the objective's section."""
+def _placed(changes: Changes) -> Iterator[tuple[str, Any]]:
+    """The changes from the top of a configuration on; other names are fields of the method's section."""
     sections = {field.name for field in fields(RunConfig)}
     inner: dict[str, Any] = {}
     for key, value in changes.items():
@@ -115,7 +104,7 @@ def _placed(name: str, changes: Changes) -> Iterator[tuple[str, Any]]:
         else:
             inner[known] = value
     if inner:
-        yield "objective", inner if name == "c-dtm" else {name.replace("-", "_"): inner}
+        yield "method", inner
 
 
 def differing(first: RunConfig, second: RunConfig) -> list[str]:
@@ -125,12 +114,11 @@ def differing(first: RunConfig, second: RunConfig) -> list[str]:
 
 
 def own_settings(config: RunConfig) -> dict[str, Any]:
-    """What a reader must know of a contestant: its own fields that its objective reads."""
-    section = config.objective.name.replace("-", "_")
-    if config.objective.baseline is not None:
-        prefixes: tuple[str, ...] = ("objective.name", f"objective.{section}.", "optimizer.lr")
-        return {name: value for name, value in leaves(config).items() if name.startswith(prefixes)}
-    others = tuple(f"objective.{name.replace('-', '_')}." for name in OBJECTIVES)
-    found = {name: value for name, value in leaves(config).items() if is_own(name)}
-    unread = "tilt.final" if config.budget is not None else None
-    return {k: v for k, v in found.items() if not k.startswith(others) and k != unread}
+    """The method's own fields that it reads: its section, the learning rate, and those of its loop."""
+    unread = other_fields(load_method_class(config.method.name))
+    ends = ("tilt.final", "iterate.iterations") if config.budget is not None else ()
+    return {
+        name: value
+        for name, value in leaves(config).items()
+        if is_own(name) and not is_under(name, (*unread, *ends))
+    }

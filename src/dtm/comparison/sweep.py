@@ -22,8 +22,9 @@ from dtm.api import Run
 from dtm.config import RunConfig
 from dtm.config.serialise import obstacles, to_yaml
 from dtm.errors import CheckpointError, DtmError, require
-from dtm.loop.build import with_base
+from dtm.loop.policies import check_settings
 from dtm.recipes import RECIPES
+from dtm.runs.bases import find_base, no_base
 from dtm.runs.checkpoint import has_checkpoint
 from dtm.runs.folder import RunFolder, write_text
 from dtm.runs.interrupts import Interrupted, Interrupts
@@ -31,7 +32,7 @@ from dtm.runs.interrupts import Interrupted, Interrupts
 Say = Callable[[str], None]
 Verb = Literal["train", "pretrain"]
 POLL = 0.2
-"""Seconds between looks at the running processes."""
+"""Seconds between polls of the running processes."""
 
 
 def over_seeds(settings: Mapping[str, RunConfig], seeds: Sequence[int]) -> dict[str, RunConfig]:
@@ -61,9 +62,10 @@ def run_all(
     """
     require(jobs >= 1, f"jobs must be at least 1, got {jobs}")
     if verb == "train":  # all from one base, also if another pretraining ends while they go
-        configs = {name: with_base(config) for name, config in configs.items()}
+        configs = {name: _with_base(config) for name, config in configs.items()}
     waiting = [_Job(name, config, out / name, verb) for name, config in configs.items()]
     for job in waiting:
+        check_settings(job.config)
         job.check()
     waiting = [job for job in waiting if not job.is_finished]
     total, failed = len(waiting), []
@@ -92,6 +94,16 @@ def run_all(
         )
     lost = {job.name for job in failed}
     return {name: Run.open(out / name) for name in configs if name not in lost}
+
+
+def _with_base(config: RunConfig) -> RunConfig:
+    """The configuration with the folder of its base written down."""
+    if config.model.base is not None:
+        return config
+    folder = find_base(config)
+    if folder is None:
+        raise no_base(config)
+    return replace(config, model=replace(config.model, base=str(folder)))
 
 
 def _stop(jobs: Sequence[_Job]) -> None:
@@ -185,7 +197,7 @@ class _Job:
         return self
 
     def verdict(self) -> str:
-        """How it ended, in a few words."""
+        """A short description of how it ended."""
         if not self.is_finished:
             return f"not finished, see {self.log}"
         summary = Run.open(self.folder).summary

@@ -1,4 +1,4 @@
-"""A comparison as a table: on a terminal with a column for each objective, on a page with a row."""
+"""A comparison as a table: on a terminal with a column for each method, on a page with a row."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ HEADS = {
     "spent_flops": "operations",
     "peak_memory": "memory, MiB",
 }
-"""What costs are called."""
+"""Column titles of the costs."""
 
 
 def table(comparison: Comparison) -> Table:
-    """Measures and costs of the base and of every objective."""
+    """Measures and costs of the base and of every method."""
     cells = _cells(comparison)
     shown = Table("", title=_title(comparison), caption=_caption(comparison), caption_justify="left")
     for name in cells:
@@ -53,12 +53,12 @@ def _heads(comparison: Comparison) -> list[str]:
 
 
 def _cells(comparison: Comparison) -> dict[str, list[str]]:
-    """What stands under each of the heads, for the base and every objective."""
+    """The cells of each row or column, for the base and every method."""
     measures = comparison.base
     cells = {"base": [*(_number(name, value) for name, value in measures.items()), *("–" for _ in COSTS)]}
-    for objective, found in comparison.summary().items():
+    for method, found in comparison.summary().items():
         costs = (_number(name, found[name]["mean"] or 0.0) for name in COSTS)
-        cells[objective] = [*(_spread(name, found[name]) for name in measures), *costs]
+        cells[method] = [*(_spread(name, found[name]) for name in measures), *costs]
     return cells
 
 

@@ -1,9 +1,9 @@
-"""Tuning before a comparison: the same number of trials for every objective, on validation prompts.
+"""Tuning before a comparison: the same number of trials for every method, on validation prompts.
 
-The grid of an objective is three learning rates (the one it starts with, a third and three times of it) by
-three settings of its main knob. Trials are taken from it in a fixed order, those with few changes first. Each
-is a run with the comparison's budget and a seed that the comparison does not use. Picked is the one whose
-model earns the highest mean reward on the validation prompts at the end, the earlier one of equals.
+The grid of a method is three learning rates (the one it starts with, a third and three times of it) by its
+default settings and its knobs (`Method.knobs`). Trials are taken from it in a fixed order, those with few
+changes first. Each is a run with the comparison's budget and a seed that the comparison does not use. The
+trial with the highest mean reward on validation prompts is picked; of equals, the earlier one.
 """
 
 from __future__ import annotations
@@ -16,34 +16,24 @@ from typing import Any
 from dtm.comparison.settings import Changes, changed, differing
 from dtm.comparison.sweep import Say, run_all
 from dtm.config import RunConfig
+from dtm.config.registry import load_method_class
 from dtm.config.serialise import leaves
 from dtm.errors import DtmError, require
 
 SEED = 1000
 """Of every trial; comparisons use 0, 1, …"""
 RATES = (1.0, 1 / 3, 3.0)
-"""Learning rates of the grid, over the one that the objective starts with."""
-KNOBS: dict[str, tuple[Changes, Changes]] = {
-    "diffu-grpo": ({"updates": 4}, {"epsilon": 0.2}),
-    "wd1": ({"psi": 0.3}, {"psi": 3.0}),
-    "unigrpo": ({"updates": 8}, {"epsilon": 0.2}),
-    "spg": ({"draws": 4}, {"upper_beta": 1.0}),
-    "vrpo": ({"beta": 0.05}, {"beta": 1.0}),
-    "gdpo": ({"updates": 4}, {"epsilon": 0.2}),
-    "trace-rl": ({"updates": 4}, {"epsilon": 0.5}),
-}
-"""What is tried of each baseline's main knob beside its start: μ and ε, ψ, m and β_u, β."""
-MOST = len(RATES) ** 2
+"""Learning rates of the grid, over the one that the method starts with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One setting of an objective, and what came of it."""
+    """One setting of a method, and its result."""
 
-    objective: str
+    method: str
     number: int
     changed: dict[str, Any]
-    """Fields that differ from what the objective starts with."""
+    """Fields that differ from what the method starts with."""
     reward: float | None
     """Mean reward on the validation prompts at the end; None if the run failed."""
     measures: dict[str, float]
@@ -51,12 +41,17 @@ class Trial:
 
 
 def trials(config: RunConfig, count: int) -> list[RunConfig]:
-    """The first ``count`` settings of an objective's grid, the one it starts with first."""
-    require(1 <= count <= MOST, f"--trials must lie in 1 … {MOST}, the size of each grid; got {count}")
+    """The first ``count`` settings of a method's grid, the one it starts with first."""
+    method = load_method_class(config.method.name)(config.method)
+    knobs: tuple[Changes, ...] = ({}, *method.tuning(config))
     places = sorted(
-        ((rate, knob) for rate in range(3) for knob in range(3)), key=lambda place: (sum(place), place)
+        ((rate, knob) for rate in range(len(RATES)) for knob in range(len(knobs))),
+        key=lambda place: (sum(place), place),
     )
-    knobs: tuple[Changes, ...] = ({}, *_knobs(config))
+    require(
+        1 <= count <= len(places),
+        f"--trials must lie in 1 … {len(places)}, the size of the grid of {config.method.name}; got {count}",
+    )
     return [
         changed(changed(config, knobs[knob]), {"optimizer": {"lr": _rate(config, rate)}})
         for rate, knob in places[:count]
@@ -64,27 +59,15 @@ def trials(config: RunConfig, count: int) -> list[RunConfig]:
 
 
 def _rate(config: RunConfig, number: int) -> float:
-    """A learning rate of the grid; all but the one it starts with in as many digits as one would write."""
+    """A learning rate of the grid, rounded to three digits; the one it starts with is kept."""
     lr = config.optimizer.lr
     return lr if number == 0 else float(f"{lr * RATES[number]:.3g}")
-
-
-def _knobs(config: RunConfig) -> tuple[Changes, Changes]:
-    """c-DTM's are h and c: twice the tilt in a phase, and the paper's c = 1 without the guard."""
-    if config.objective.name != "c-dtm":
-        return KNOBS[config.objective.name]
-    tilt = config.tilt
-    if tilt.step == "auto":
-        wider: Changes = {"tilt": {"ess": tilt.ess / 2}}
-    else:
-        wider = {"tilt": {"step": 2 * tilt.step}}
-    return wider, {"control_variate": "one", "guard": False}
 
 
 def tune(
     configs: Mapping[str, RunConfig], count: int, out: Path, jobs: int, say: Say = print
 ) -> tuple[dict[str, RunConfig], list[Trial]]:
-    """Every objective with the settings that its trials picked, and all trials."""
+    """Every method with the settings that its trials picked, and all trials."""
     grid = {name: trials(config, count) for name, config in configs.items()}
     runs = run_all(
         {
@@ -125,9 +108,9 @@ def _changes(start: RunConfig, config: RunConfig) -> dict[str, Any]:
 
 
 def on_the_edge(records: Iterable[Trial]) -> list[str]:
-    """What a reader should know: where a learning rate beyond the grid might be better still."""
+    """Notes for the reader: picked learning rates at the edge of their grid."""
     return [
-        f"{trial.objective} took the learning rate {trial.changed['optimizer.lr']:.3g}, the edge of its grid"
+        f"{trial.method} took the learning rate {trial.changed['optimizer.lr']:.3g}, the edge of its grid"
         for trial in records
         if trial.picked and "optimizer.lr" in trial.changed
     ]

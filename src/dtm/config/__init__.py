@@ -4,24 +4,29 @@ Recipes return a `RunConfig`; on the command line every field is a flag (``--til
 every field is a YAML key. Importing this package imports no torch, so help and recipes stay fast.
 """
 
-from dtm.config.annealing import OptimizerConfig, ReplayConfig, TiltConfig
+from dtm.config.decoding import AuditConfig, DecodingConfig, EvaluationConfig
+from dtm.config.method import IteratingConfig, MethodConfig
 from dtm.config.model import AdapterConfig, ModelConfig, PretrainConfig
-from dtm.config.objective import ObjectiveConfig, RewardConfig
+from dtm.config.registry import METHODS, configure_method, configure_task
+from dtm.config.reward import RewardConfig
 from dtm.config.run import CheckpointConfig, RunConfig
-from dtm.config.sampling import AuditConfig, DecodingConfig, EvaluationConfig
 from dtm.config.task import LanguageConfig, MazeConfig, MiniConfig, TaskConfig
+from dtm.config.training import IterateConfig, OptimizerConfig, ReplayConfig, TiltConfig
 
 __all__ = [
+    "METHODS",
     "AdapterConfig",
     "AuditConfig",
     "CheckpointConfig",
     "DecodingConfig",
     "EvaluationConfig",
+    "IterateConfig",
+    "IteratingConfig",
     "LanguageConfig",
     "MazeConfig",
+    "MethodConfig",
     "MiniConfig",
     "ModelConfig",
-    "ObjectiveConfig",
     "OptimizerConfig",
     "PretrainConfig",
     "ReplayConfig",
@@ -29,4 +34,6 @@ __all__ = [
     "RunConfig",
     "TaskConfig",
     "TiltConfig",
+    "configure_method",
+    "configure_task",
 ]

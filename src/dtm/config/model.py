@@ -72,8 +72,9 @@ class PretrainConfig:
     """Block size of the masking interpolant; decoding: the same as the decoder's."""
     settle: float = 0.0
     """Share of the steps, the last ones, whose masks are in the decoder's blocks, whatever block says.
-    Any-order masks teach a base to plan, these the states that decoding in blocks goes through; without
-    objective.after_end the blocks after a sequence's end are left out here too."""
+    Any-order masks teach a base to plan; these teach the states that decoding in blocks visits."""
+    after_end: bool = True
+    """In these last steps, train also on the blocks after the one in which a sequence ends."""
     lr: float = 2e-3
     """Peak learning rate; warms up over the first 2 % of the steps, then falls as a cosine."""
     weight_decay: float = 0.01

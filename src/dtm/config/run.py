@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dtm.config.annealing import OptimizerConfig, ReplayConfig, TiltConfig
 from dtm.config.budget import Budget
+from dtm.config.decoding import AuditConfig, DecodingConfig, EvaluationConfig
+from dtm.config.method import MethodConfig
 from dtm.config.model import AdapterConfig, ModelConfig, PretrainConfig
-from dtm.config.objective import ObjectiveConfig, RewardConfig
-from dtm.config.sampling import AuditConfig, DecodingConfig, EvaluationConfig
+from dtm.config.reward import RewardConfig
 from dtm.config.task import MazeConfig, TaskConfig
+from dtm.config.training import IterateConfig, OptimizerConfig, ReplayConfig, TiltConfig
 from dtm.errors import require
 
 
@@ -26,6 +27,12 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         require(self.every >= 1, f"checkpoint.every must be at least 1, got {self.every}")
         require(self.keep >= 1, f"checkpoint.keep must be at least 1, got {self.keep}")
+
+
+def _c_dtm() -> MethodConfig:
+    from dtm.config.registry import configure_method  # imports the method, and with it torch
+
+    return configure_method("c-dtm")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,8 +59,9 @@ class RunConfig:
     adapter: AdapterConfig = field(default_factory=AdapterConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
-    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    method: MethodConfig = field(default_factory=_c_dtm)
     tilt: TiltConfig = field(default_factory=TiltConfig)
+    iterate: IterateConfig = field(default_factory=IterateConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
@@ -64,26 +72,3 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.budget is not None:
             Budget.parse(self.budget)
-        objective, tilt = self.objective, self.tilt
-        if objective.baseline is not None:
-            require(
-                self.replay.completions > 1,
-                f"{objective.name} learns from how the completions of a prompt differ, and there is one of "
-                "each: add --replay.completions 6, or more",
-            )
-            seen, batch = self.completions_seen, self.optimizer.batch
-            require(
-                seen <= batch,
-                f"an update of {objective.name} takes {seen} completions of a prompt, and optimizer.batch "
-                f"holds {batch}: raise it to {seen} or a multiple",
-            )
-        elif self.budget is None and tilt.step != "auto":  # with a budget, tilt.final is not read
-            require(
-                tilt.step <= tilt.final,
-                f"tilt.step must lie in (0, {tilt.final:g}] (tilt.final), got {tilt.step:g}",
-            )
-
-    @property
-    def completions_seen(self) -> int:
-        """Completions of a prompt that an update of a baseline looks at."""
-        return 2 if self.objective.pairs else self.replay.completions

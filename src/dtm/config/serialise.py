@@ -1,4 +1,4 @@
-"""Configs to YAML and back without loss; every mistake in a file is named with its place and a remedy."""
+"""Configurations to YAML and back without loss; errors in a file name the place and a remedy."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import dataclasses
 import re
 import types
 import typing
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
-from dtm.config import RunConfig
-from dtm.errors import ConfigError, nearest
+from dtm.config import MethodConfig, RunConfig, TaskConfig, configure_method, configure_task
+from dtm.config.legacy import convert, is_legacy
+from dtm.errors import ConfigError, DtmWarning, nearest
 
 Config = TypeVar("Config")
 
@@ -30,8 +32,16 @@ def to_yaml(config: RunConfig) -> str:
 
 
 def load_yaml(path: Path, start: RunConfig) -> RunConfig:
-    """``start`` with the fields that the file names replaced by its values."""
-    return update(start, read_mapping(path), where=str(path))
+    """``start`` with the fields that the file names replaced by its values.
+
+    A file of release 0.1 is converted, with a notice.
+    """
+    data = read_mapping(path)
+    if is_legacy(data):
+        notice = f"{path} is a configuration of dtm 0.1: objective is read as method (see CHANGELOG.md)"
+        warnings.warn(notice, DtmWarning, stacklevel=2)
+        data = convert(data)
+    return update(start, data, where=str(path))
 
 
 def read_mapping(path: Path) -> Mapping[str, Any]:
@@ -84,25 +94,19 @@ def update(config: Config, data: Mapping[str, Any], where: str) -> Config:
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
                 raise ConfigError(f"{place} is a section with fields of its own, got {value!r}")
-            changes[key] = update(_section(current, hints[key], value, place), value, where=place)
+            changes[key] = update(_section(current, value), value, where=place)
         else:
             changes[key] = _convert(value, hints[key], place)
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]
 
 
-def _section(current: Any, hint: Any, data: Mapping[str, Any], place: str) -> Any:
-    """What the fields of a section are applied to: where its kind changes, the defaults of that kind."""
-    kind = data.get("kind", getattr(current, "kind", None))
-    if kind == getattr(current, "kind", None):
-        return current
-    kinds = {
-        name: choice
-        for choice in typing.get_args(hint)
-        for name in typing.get_args(typing.get_type_hints(choice)["kind"])
-    }
-    if kind not in kinds:
-        raise ConfigError(f"{place}: no kind {kind!r}. {nearest(str(kind), kinds)}")
-    return kinds[kind](kind=kind)
+def _section(current: Any, data: Mapping[str, Any]) -> Any:
+    """The section that fields are applied to: where another method or task is named, its defaults."""
+    if isinstance(current, MethodConfig) and data.get("name", current.name) != current.name:
+        return configure_method(str(data["name"]))
+    if isinstance(current, TaskConfig) and data.get("kind", current.kind) != current.kind:
+        return configure_task(str(data["kind"]))
+    return current
 
 
 def differences(old: RunConfig, new: RunConfig, apart_from: Collection[str] = ()) -> Iterator[str]:

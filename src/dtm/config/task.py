@@ -1,4 +1,4 @@
-"""What is to be completed: the tasks, each a section of its own kind."""
+"""Tasks: what the model is asked to complete. Each kind has its own section."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from dtm.errors import require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MazeConfig:
+class TaskConfig:
+    """Settings of a task; subclass it with the fields of yours."""
+
+    kind: str = ""
+    """A task of the package, or path/to/file.py:Class."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MazeConfig(TaskConfig):
     """The maze task: paths from a start to a goal, rewarded for keeping away from the centre."""
 
     kind: Literal["maze"] = "maze"
@@ -27,7 +35,7 @@ class MazeConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MiniConfig:
+class MiniConfig(TaskConfig):
     """Sudoku or Countdown in characters, for small models from scratch."""
 
     kind: Literal["sudoku-mini", "countdown-mini"] = "countdown-mini"
@@ -48,7 +56,7 @@ class MiniConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LanguageConfig:
+class LanguageConfig(TaskConfig):
     """A benchmark or your own data for a language model with a tokenizer."""
 
     kind: Literal["countdown", "sudoku", "gsm8k", "math500", "custom"] = "custom"
@@ -75,4 +83,9 @@ class LanguageConfig:
             require(value >= 1, f"task.{name.replace('_', '-')} must be at least 1, got {value}")
 
 
-TaskConfig = MazeConfig | MiniConfig | LanguageConfig
+TASK_CONFIGS: dict[str, type[TaskConfig]] = {
+    "maze": MazeConfig,
+    **dict.fromkeys(("sudoku-mini", "countdown-mini"), MiniConfig),
+    **dict.fromkeys(("countdown", "sudoku", "gsm8k", "math500", "custom"), LanguageConfig),
+}
+"""Task kind → its section."""

@@ -15,7 +15,7 @@ from dtm.tasks.base import Task
 from dtm.tasks.rewards import Scorer
 
 
-def prompts_in_order(task: Task, first: int, count: int, chunk: int, seed: int, rank: int = 0) -> Prompts:
+def prompts_in_order(task: Task, first: int, count: int, chunk: int, seed: int) -> Prompts:
     """Return ``count`` training prompts from number ``first`` on, in the seed's order.
 
     The order is drawn in chunks and does not depend on how many are asked at a time: two methods that take
@@ -23,7 +23,7 @@ def prompts_in_order(task: Task, first: int, count: int, chunk: int, seed: int, 
     """
     parts = []
     for number in range(first // chunk, -(-(first + count) // chunk)):
-        drawn = task.prompts("train", chunk, stream(seed, "training prompts", number, rank))
+        drawn = task.prompts("train", chunk, stream(seed, "training prompts", number))
         start = number * chunk
         parts.append(drawn.select(range(max(first - start, 0), min(first + count - start, chunk))))
     return join_prompts(parts)

@@ -65,8 +65,5 @@ class LocalEngine:
         return cost
 
     def _count(self, model: Denoiser, computed: int, attended: int, scored: int, trained: bool) -> None:
-        # Imported here, for capacity imports the engine; model_flops is to move to dtm.models.
-        from dtm.capacity.flops import model_flops
-
         self._tokens += computed
-        self._flops += model_flops(model, computed, attended, scored)
+        self._flops += model.flops(computed, attended, scored)

@@ -5,7 +5,7 @@ Which rows share a batch, and when a row joins it, changes no draw, and a row ca
 way with the same noise. There is no generator to advance, so noise over a vocabulary of 126,464 need not be
 written to memory: a compiler computes it where it is used, on every device from the same bits. Draws are
 float32 or better whatever the model's precision: Gumbel noise of bfloat16 uniforms is capped at 5.5 and never
-draws the tail (spec, section 7).
+draws the tail (docs/method.md, section 7).
 """
 
 from __future__ import annotations

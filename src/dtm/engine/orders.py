@@ -3,7 +3,7 @@
 At one token a step, any rule that looks at x_t alone samples ρ exactly: `Uniform` and
 `MaxProbability` do. `SampledConfidence`, LLaDA's low-confidence remasking, ranks positions by the
 token it has *just drawn*; that favours likely tokens and is biased even for independent positions
-(spec, section 7).
+(docs/method.md, section 7).
 """
 
 from __future__ import annotations

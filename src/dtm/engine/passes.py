@@ -125,7 +125,7 @@ class CachedBlocks:
         length, size, shift = self._blocks.length, self._blocks.size, self._model.shift
         shape = torch.Size([len(batch.row), length])
         predictor = predictors(slot * length + position, batch.attention_mask, shape, shift) - slot * length
-        self._model.tell(0, 0, len(slot))
+        self._model.report_pass(0, 0, len(slot))
         if not begins:
             return self._window(tokens, batch, slot, predictor, size + shift, shift)
         states = self._refresh(tokens, batch, slot, predictor)
@@ -156,7 +156,7 @@ class CachedBlocks:
         start = (batch.start - before).clamp(0, length - width)
         where = start[:, None] + torch.arange(width, device=start.device)
         at = slot * width + predictor - start[slot]
-        self._model.tell(where.numel(), length, 0)
+        self._model.report_pass(where.numel(), length, 0)
         window = tokens[batch.row[:, None], where]
         return self._model.hidden(window, batch.attention_mask, self._cache, start, at)
 
@@ -181,7 +181,7 @@ class CachedBlocks:
         whole = tokens[batch.row[rows]]
         mask = None if batch.attention_mask is None else batch.attention_mask[rows]
         room = cache if len(rows) == len(batch.places) else cache.of(rows)
-        model.tell(whole.numel(), length, 0)
+        model.report_pass(whole.numel(), length, 0)
         states = None
         if len(due) == len(batch.places):
             row = torch.tensor([number[i] for i in source], device=device)

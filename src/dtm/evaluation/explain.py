@@ -40,7 +40,7 @@ WORDS = {
     ("training", "order"): "other training prompts, or another order of them",
     ("reward", "source"): "another version of the function",
 }
-"""What a field means; one that is not here is called by its name."""
+"""Descriptions of fields; others are shown by name."""
 HASHES = frozenset(
     (
         ("items", "contents"),
@@ -54,7 +54,7 @@ HASHES = frozenset(
 
 
 def explain(first: Path, second: Path) -> str:
-    """What differs between two results, grouped; and what came of it."""
+    """The differences between two results, grouped, and between their items."""
     a, b = read_result(first), read_result(second)
     lines = [f"A  {first}  {_measures(a)}", f"B  {second}  {_measures(b)}", ""]
     deciding = list(differences(DECIDES, a["fingerprint"], b["fingerprint"]))
@@ -86,7 +86,7 @@ def _measures(result: Mapping[str, Any]) -> str:
 
 
 def _items(a: list[dict[str, Any]] | None, b: list[dict[str, Any]] | None) -> Iterator[str]:
-    """How many of the items that both have were written or judged differently."""
+    """How many items of both were generated or graded differently."""
     if a is None or b is None:
         return
     others = {_key(row): row for row in b}

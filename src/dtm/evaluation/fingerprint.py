@@ -1,6 +1,6 @@
-"""Everything that decides a score, so that two scores that differ can be told apart by more than a guess.
+"""Everything that decides a score, so that a difference between two scores can be explained.
 
-Long things are kept as hashes, short ones as they are. Order does not decide a score, so lists are hashed
+Long values are stored as hashes, short ones as they are. Order does not decide a score, so lists are hashed
 sorted. `dtm.evaluation.explain` compares two fingerprints in words.
 """
 
@@ -57,7 +57,7 @@ def fingerprint(
         },
         "model": model_identity(subject.source.weights, subject.source.adapter),
         "numerics": {
-            "precision": subject.precision,
+            "precision": subject.placement.precision,
             "nf4": subject.source.nf4,
             "attention": attention_kernels(subject.device),
             "rows_together": together,
@@ -87,15 +87,15 @@ def rules_version() -> str:
 
 
 def code_version(files: Iterable[Path]) -> str:
-    """A hash of source files: comments and layout leave it as it is, rules do not."""
+    """A hash of source files that ignores comments and layout."""
     return digest([[path.name, ast.dump(ast.parse(path.read_text(encoding="utf-8")))] for path in files])
 
 
 def model_identity(weights: Path, adapter: Path | None = None) -> dict[str, str | None]:
     """Configuration, layout and first rows of the weights, and the whole adapter.
 
-    Sixteen gigabytes are not hashed for every score: the first row of each tensor tells tuned weights from
-    those they came from.
+    Sixteen gigabytes are not hashed for every score: the first row of each tensor distinguishes tuned weights
+    from their base.
     """
     layout: list[Any] = []
     values: list[Any] = []

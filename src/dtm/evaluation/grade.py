@@ -1,4 +1,4 @@
-"""Grading a file of generations: rows in, rows with a verdict out, and what they come to.
+"""Grading a file of generations: rows in, rows with a verdict and totals out.
 
 A row is a JSON object with ``question``, ``ground_truth`` and ``generation``. A row that cannot be graded is
 reported with its number and does not stop the others.
@@ -70,7 +70,7 @@ class Totals:
 def grade_rows(
     task: str, rules: str, lines: Iterable[bytes], totals: Totals
 ) -> Iterator[dict[str, Any] | DataError]:
-    """Each row with its verdict, or what is wrong with it; ``totals`` keeps count."""
+    """Each row with its verdict, or its error; ``totals`` keeps count."""
     require(task in GRADERS, f"no task {task!r}. {nearest(task, GRADERS)}")
     require(rules in RULES, f"no rules {rules!r}. {nearest(rules, RULES)}")
     for number, line in enumerate(lines, start=1):
@@ -121,7 +121,7 @@ def _row(line: bytes) -> dict[str, Any]:
 
 
 def verdict_fields(verdict: Verdict) -> dict[str, Any]:
-    """The verdict as JSON: cells where there are any, and no infinities, which JSON cannot say."""
+    """The verdict as JSON: cells where there are any, and null for infinities, which JSON lacks."""
     fields = asdict(verdict)
     if isinstance(verdict.extracted, float) and not math.isfinite(verdict.extracted):
         fields["extracted"] = None

@@ -1,8 +1,8 @@
 """The published evaluations of Countdown, Sudoku, GSM8K and MATH500, item by item.
 
-A protocol is the prompts, what the answer is made to begin with, the decoding and the reading of answers;
-each is its authors', and docs/evaluation.md lists what is theirs and what is mended. All of them decode
-blocks of 32 at two tokens a step, the surest first, at temperature 0, and count every test item once.
+A protocol is its authors' prompts, prefill, decoding and answer parser; docs/evaluation.md lists what is
+theirs and what is corrected. All decode blocks of 32 at two tokens per step, the most confident first, at
+temperature 0, and count every test item once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROTOCOLS: tuple[str, ...] = get_args(Protocol)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Examination:
-    """Which published number is to be measured."""
+    """The published number to measure."""
 
     task: str
     """countdown, sudoku, gsm8k or math500."""
@@ -39,7 +39,7 @@ class Examination:
     length: int = 256
     """L, the tokens of a completion."""
     limit: int | None = None
-    """The first so many items of the test set; None: all of them."""
+    """Use only the first items of the test set; None: all."""
     batch: int = 8
     """Rows decoded together on a GPU. On a CPU each is decoded alone, which costs nothing there and makes
     its numbers independent of the others."""
@@ -66,7 +66,7 @@ class Examination:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an examination came to, and everything that decided it."""
+    """The result of an examination, and everything that decided it."""
 
     asked: Examination
     measures: dict[str, float]
@@ -79,7 +79,7 @@ class Outcome:
 def examine(
     subject: Subject, asked: Examination, data: Path, done: Done = lambda rows, items: None
 ) -> Outcome:
-    """Put every item of the test set to the model once, and judge what it writes."""
+    """Decode every item of the test set once, and grade the answers."""
     begin = time.perf_counter()
     benchmark = BENCHMARKS[asked.task]
     protocol = cast(Protocol, asked.protocol)

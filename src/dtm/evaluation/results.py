@@ -19,7 +19,7 @@ FOLDER = "evaluations"
 def place(asked: Examination, model: str, out: Path, exams: int = 1) -> Path:
     """Where the result will lie: in the folder ``out``, or for a single one the .json file of that name.
 
-    A result of the same model gives way; one of another, or any other file, stays and is an error.
+    A result of the same model is replaced; a result of another model, or any other file, is an error.
     """
     if out.suffix == ".json":
         require(exams == 1, f"--json {out} is one file for {exams} lengths: name a folder")
@@ -34,14 +34,14 @@ def place(asked: Examination, model: str, out: Path, exams: int = 1) -> Path:
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """A result as it was written; what is none is named."""
+    """Read a result; any other file is an error."""
     require(path.is_file(), f"no file {path}", DataError)
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as problem:
         raise DataError(f"{path} is not JSON: {problem}") from None
     is_result = isinstance(result, dict) and {"measures", "fingerprint", "rows"} <= result.keys()
-    require(is_result, f"{path} is no result of `dtm eval --task … --json`", DataError)
+    require(is_result, f"{path} is not a result of `dtm eval --task … --json`", DataError)
     found: dict[str, Any] = result
     return found
 

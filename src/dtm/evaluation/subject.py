@@ -1,6 +1,6 @@
-"""What is evaluated, sampled or exported: a model by name or folder, an adapter, or a finished run.
+"""The model to evaluate, sample or export: by name or folder, an adapter, or a finished run.
 
-Where the parts lie is found first, cheaply; weights are read when they are needed.
+The files are found first; weights are read when they are needed.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from typing import Literal
 
 import torch
 
-from dtm.config import LanguageConfig, RunConfig
+from dtm.config import LanguageConfig
 from dtm.errors import CheckpointError, require
-from dtm.loop import build
 from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import load_adapter
 from dtm.models.hub import find_folder
+from dtm.models.placement import Placement, Precision
 from dtm.models.storage import load_model
 from dtm.models.transformer import Transformer
+from dtm.runs.bases import find_base
 from dtm.runs.folder import RunFolder
 from dtm.tasks.language import Chat
-
-Precision = Literal["auto", "float32", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class Source:
         if (folder / ADAPTER).is_file():
             return cls._of_adapter(name, folder, base or _base_of(folder), config.model.nf4, run)
         # A run that trained all weights has the tokenizer of its base.
-        tokenizer = build.base_folder(config) if isinstance(config.task, LanguageConfig) else folder
+        tokenizer = find_base(config) or folder
         return cls(name, str(folder), folder, None, tokenizer, nf4=False, run=run)
 
     @classmethod
@@ -79,35 +78,38 @@ class Subject:
     source: Source
     model: Transformer
     chat: Chat
-    device: torch.device
-    precision: Literal["float32", "bfloat16"]
+    placement: Placement
 
     @classmethod
-    def load(cls, source: Source, device: str = "auto", precision: Precision = "auto") -> Subject:
+    def load(
+        cls, source: Source, device: str = "auto", precision: Precision | Literal["auto"] = "auto"
+    ) -> Subject:
         """The model on a device; auto: a GPU in bfloat16 where there is one, else the CPU in float32."""
         require(
             source.run is None or isinstance(source.run.read_config().task, LanguageConfig),
             f"{source.name} has no tokenizer and is asked by its own task alone: `dtm eval {source.name}` "
             f"without --task, `dtm sample {source.name}` without --prompt",
         )
-        chat = Chat.load(source.tokenizer)  # what is missing is said before gigabytes are read
-        wanted = RunConfig(device=device, precision=precision)
-        place = build.build_device(wanted)
-        arithmetic = build.precision(wanted, place)
-        model = load_model(source.weights, dtype=getattr(torch, arithmetic), device=place, nf4=source.nf4)
+        chat = Chat.load(source.tokenizer)  # a missing tokenizer is reported before weights are read
+        placement = Placement.resolve(device, precision)
+        model = load_model(source.weights, dtype=placement.dtype, device=placement.device, nf4=source.nf4)
         require(
             len(chat) <= model.vocab_size,
             f"the tokenizer in {source.tokenizer} has {len(chat)} tokens, the model {model.vocab_size}: "
             "they do not belong together",
         )
         if source.adapter is not None:
-            model = load_adapter(source.adapter, model)[0].to(place)
-        return cls(source, model.eval(), chat, place, arithmetic)
+            model = load_adapter(source.adapter, model)[0].to(placement.device)
+        return cls(source, model.eval(), chat, placement)
 
     def autocast(self) -> torch.autocast:
-        """The context in which the model computes: one precision, said once, for base and adapter."""
-        half = self.precision == "bfloat16"
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
+        """The context in which the model computes: one precision for base and adapter."""
+        return self.placement.autocast()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lies."""
+        return self.placement.device
 
 
 def _base_of(adapter: Path) -> str:

@@ -1,4 +1,4 @@
-"""Everything that decides what a run reaches, apart from its objective; comparable runs share it.
+"""Everything that decides what a run reaches, apart from its method; comparable runs share it.
 
 A run writes it down when it starts (``fingerprint.json``), so that later changes of data, base or reward are
 noticed. Names and places decide nothing: of a base, of prompts and of a reward it is the contents that count.
@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from dtm import tasks
-from dtm.comparison.settings import is_own
-from dtm.config import RunConfig
 from dtm.config.serialise import leaves
 from dtm.engine.collect import prompts_in_order
 from dtm.evaluation.evaluate import held_out
@@ -25,10 +23,10 @@ from dtm.evaluation.fingerprint import (
     model_identity,
     rules_version,
 )
-from dtm.loop import build
+from dtm.loop.assemble import Assembly
+from dtm.loop.policies import is_own
 from dtm.records import Prompts
 from dtm.runs.folder import environment, version
-from dtm.tasks.base import Task
 from dtm.tasks.rewards import Scorer
 
 PLACES = ("recipe", "seed", "device", "model.base", "task.data_dir", "task.data", "checkpoint", "pretrain")
@@ -45,10 +43,10 @@ GROUPS = {
 """Groups of a fingerprint that decide what a run reaches."""
 
 
-def run_fingerprint(config: RunConfig, task: Task, scorer: Scorer) -> dict[str, dict[str, Any]]:
-    """Group by group, as `dtm.evaluation.explain` has words for them."""
-    device, machine = build.build_device(config), environment()
-    evaluation = config.evaluation
+def run_fingerprint(assembly: Assembly) -> dict[str, dict[str, Any]]:
+    """The fingerprint in groups; `dtm.evaluation.explain` has words for them."""
+    config, task, placement = assembly.config, assembly.task, assembly.placement
+    evaluation, machine = config.evaluation, environment()
     asked = prompts_in_order(task, 0, config.replay.prompts, config.replay.prompts, config.seed)
     splits = {evaluation.split: evaluation, "test": replace(evaluation, split="test")}
     held = [[split, *_facts(held_out(task, asking))] for split, asking in splits.items()]
@@ -56,10 +54,13 @@ def run_fingerprint(config: RunConfig, task: Task, scorer: Scorer) -> dict[str, 
         "settings": {name: value for name, value in leaves(config).items() if _is_shared(name)},
         "items": {"contents": digest(held)},
         "training": {"order": digest([_facts(asked)])},
-        "reward": {"function": scorer.name, "source": _source(scorer)},
+        "reward": {"function": assembly.scorer.name, "source": _source(assembly.scorer)},
         "answers": {"version": rules_version()},
-        "model": model_identity(build.base_folder(config)),
-        "numerics": {"precision": build.precision(config, device), "attention": attention_kernels(device)},
+        "model": {} if assembly.base_folder is None else model_identity(assembly.base_folder),
+        "numerics": {
+            "precision": placement.precision,
+            "attention": attention_kernels(placement.device),
+        },
         "packages": {"commit": machine["commit"], **{name: version(name) for name in PACKAGES}},
         "hardware": {name: machine[name] for name in ("processor", "threads", "gpu")},
     }

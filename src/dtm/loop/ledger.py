@@ -3,7 +3,7 @@
 Seconds: wall-clock of rollouts, rewards and updates; not of evaluations, checkpoints and loading.
 Tokens: positions, prompt and padding included, that pass through a model: once forward and, in updates, once
 more backward. In rollouts every decoding step counts. Passes of π_a, π_0 and the progress meter count too.
-FLOPs: those of the forward passes (`dtm.capacity.flops`), and for a backward pass twice as many. Recomputed
+FLOPs: those of the forward passes (`Denoiser.flops`), and for a backward pass twice as many. Recomputed
 blocks are not counted again. Weights that are frozen under adapters are counted as if they were trained.
 """
 
@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable
 from types import TracebackType
 
-from dtm.capacity.flops import model_flops
 from dtm.models.denoiser import Denoiser
 from dtm.records import Cost
 
@@ -58,4 +57,4 @@ class Ledger:
         """Count a forward pass, and the backward pass that follows if it is trained."""
         if self._is_open:
             self._tokens += computed * (2 if trained else 1)
-            self._flops += model_flops(model, computed, attended, scored) * (3 if trained else 1)
+            self._flops += model.flops(computed, attended, scored) * (3 if trained else 1)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dtm import losses
-from dtm.masking import Interpolant
+from dtm.masking import Masking
 from dtm.models.policy import Policy
 from dtm.records import Rollouts
 
@@ -19,7 +19,7 @@ def gained_on(
     policy: Policy,
     rollouts: Rollouts,
     log_weight: Float[Tensor, " N"],
-    interpolant: Interpolant,
+    interpolant: Masking,
     generator: torch.Generator,
     *,
     together: int,

@@ -9,19 +9,16 @@ from pathlib import Path
 
 import torch
 
-from dtm.config import RunConfig
 from dtm.errors import DivergedError, require
-from dtm.loop import build
+from dtm.loop.assemble import Assembly
 from dtm.loop.state import load_optimizer, optimizer_tensors
 from dtm.masking import MaskCount
 from dtm.methods import mdm_loss
-from dtm.models.transformer import Transformer
 from dtm.random import stream
 from dtm.records import Sequences
 from dtm.runs.checkpoint import Checkpoint, load_latest, save_checkpoint
 from dtm.runs.events import Callback, Event
 from dtm.runs.interrupts import Interrupted
-from dtm.tasks.base import Task
 
 REPORT_EVERY = 100
 """Steps between held-out bounds."""
@@ -34,19 +31,24 @@ class Pretrainer:
 
     def __init__(
         self,
-        config: RunConfig,
-        task: Task,
-        model: Transformer,
-        device: torch.device,
+        assembly: Assembly,
+        *,
         callbacks: Sequence[Callback] = (),
         checkpoints: Path | None = None,
         between: Callable[[], None] = lambda: None,
     ) -> None:
-        self.config, self.task, self.device = config, task, device
-        self.model = model.to(device)
-        if build.compiles(config, device):
+        config, device = assembly.config, assembly.placement.device
+        self.config, self.task, self.placement, self.device = (
+            config,
+            assembly.task,
+            assembly.placement,
+            device,
+        )
+        self._usual, self._late = assembly.pretraining_masks()
+        self.model = assembly.new_model().to(device)
+        if self.placement.compiles:
             self.model.compile_blocks()
-        self._records = build.records(config, device)
+        self._records = self.placement.compiles and device.type == "cuda" and config.adapter.rank is None
         self.callbacks, self.checkpoints, self.between = callbacks, checkpoints, between
         settings = config.pretrain
         self.optimizer = torch.optim.AdamW(
@@ -56,12 +58,13 @@ class Pretrainer:
             betas=(0.9, 0.98),
             fused=device.type == "cuda",
         )
-        self._usual, self._late = build.pretraining_masks(config, task)
         self.step, self.seconds = 0, 0.0
         self._begin = time.perf_counter()
         self._clock = self._begin, self.step
         self._drawn: tuple[int, Sequences] | None = None
-        self._held_out = task.examples("validation", settings.held_out, stream(0, "held-out", device=device))
+        self._held_out = self.task.examples(
+            "validation", settings.held_out, stream(0, "held-out", device=device)
+        )
 
     def run(self) -> float:
         """Train to the end and return the held-out bound, in nats per sequence."""
@@ -81,7 +84,7 @@ class Pretrainer:
         return self.bound()
 
     @property
-    def interpolant(self) -> MaskCount:
+    def masking(self) -> MaskCount:
         """How examples are masked at this step."""
         settings = self.config.pretrain
         settling = round(settings.settle * settings.steps)
@@ -109,10 +112,10 @@ class Pretrainer:
         """One optimiser step on fresh examples."""
         settings, seed = self.config.pretrain, self.config.seed
         noise = stream(seed, "masks", self.step, device=self.device)
-        states = self.interpolant.states(self._examples(), self.model.mask_id, noise)
+        states = self.masking.states(self._examples(), self.model.mask_id, noise)
         for group in self.optimizer.param_groups:
             group["lr"] = settings.lr * cosine(self.step, settings.steps)
-        with self._autocast():
+        with self.placement.autocast():
             if self._records and self.model.recording is None and states.attention is None:
                 self.model.record(states.tokens.shape)
             loss = mdm_loss(self.model, states)
@@ -137,7 +140,7 @@ class Pretrainer:
     def bound(self, masks: MaskCount | None = None) -> float:
         """The evidence bound on held-out examples, nats per sequence; by default with the usual masks."""
         noise = stream(0, "held-out masks", device=self.device)
-        with self._autocast():
+        with self.placement.autocast():
             states = (masks or self._usual).states(self._held_out, self.model.mask_id, noise)
             return float(mdm_loss(self.model, states))
 
@@ -158,9 +161,6 @@ class Pretrainer:
         self.model.load_state_dict(checkpoint.tensors["model"])
         load_optimizer(self.model, self.optimizer, checkpoint.tensors["optimizer"])
         self.step, self.seconds = checkpoint.state["step"], checkpoint.state["seconds"]
-
-    def _autocast(self) -> torch.autocast:
-        return build.autocast(self.config, self.device)
 
     def _emit(self, **values: float) -> None:
         for callback in self.callbacks:

@@ -1,11 +1,13 @@
-"""Where a run stands: the counters that decide what happens next, and nothing else."""
+"""Where a run stands: the counters that decide what happens next."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dtm.losses import AdaptiveControl
 from dtm.records import Cost
 
 
@@ -25,9 +27,8 @@ class Progress:
     """Optimiser steps in this phase."""
     cooling_from: int | None = None
     """Phase step at which the learning rate began to fall."""
-    control_numerator: float = 0.0
-    control_denominator: float = 0.0
-    """Running sums of the closed form of the best c, over past batches of this phase."""
+    control: AdaptiveControl = field(default_factory=AdaptiveControl)
+    """Running estimate of the best control variate, over past batches of this phase."""
     absorbed: float | None = None
     """Latest absorbed fraction of this phase, measured on fresh rollouts."""
     absorbed_error: float | None = None
@@ -54,24 +55,16 @@ class Progress:
     """Why annealing ended, once it has."""
 
     @property
-    def control(self) -> float:
-        """c̄*, clipped to [0, 1.5]; 1, the mean weight, before there is evidence."""
-        if self.control_denominator <= 0:
-            return 1.0
-        return min(max(self.control_numerator / self.control_denominator, 0.0), 1.5)
-
-    @property
     def surely_absorbed(self) -> float:
         """The absorbed fraction less its standard error: what a phase may be ended on."""
         if self.absorbed is None or self.absorbed_error is None:
             return -math.inf
         return self.absorbed - self.absorbed_error
 
-    def begin_phase(self, h: float) -> None:
-        """Set out for a + h, with nothing known of the way yet."""
-        self.h, self.phase_step, self.cooling_from = h, 0, None
+    def begin_phase(self, h: float, control: AdaptiveControl) -> None:
+        """Set out for a + h; nothing is known of this phase yet."""
+        self.h, self.phase_step, self.cooling_from, self.control = h, 0, None, control
         self.absorbed = self.absorbed_error = None
-        self.control_numerator = self.control_denominator = 0.0
 
     def end_phase(self) -> None:
         """Arrive at a + h."""
@@ -79,11 +72,6 @@ class Progress:
         self.tilt += self.h
         self.phase += 1
         self.h = None
-
-    def remember_control(self, numerator: float, denominator: float, memory: float) -> None:
-        """Add a batch to the closed form of the best c, of which so much of the past is kept."""
-        self.control_numerator = memory * self.control_numerator + (1 - memory) * numerator
-        self.control_denominator = memory * self.control_denominator + (1 - memory) * denominator
 
     def place(self) -> dict[str, Any]:
         """Where the run stands, as every row of a phase says it."""
@@ -99,7 +87,7 @@ class Progress:
         }
 
     def spend(self, cost: Cost) -> None:
-        """Put what was done since the last time on the account."""
+        """Add a cost to the total."""
         self.spent_seconds += cost.seconds
         self.spent_tokens += cost.tokens
         self.spent_flops += cost.flops
@@ -107,3 +95,8 @@ class Progress:
     def to_json(self) -> dict[str, Any]:
         """All counters as plain values."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> Progress:
+        """The counters as `to_json` wrote them."""
+        return cls(**{**state, "control": AdaptiveControl(**state["control"])})

@@ -14,18 +14,11 @@ from dtm.errors import MixedTiltError, require
 from dtm.records import Rollouts, Weights, concatenate
 
 Credit = Callable[[Float[Tensor, " N"], Int[Tensor, " N"]], Float[Tensor, " N"]]
-"""A baseline's credits from rewards and groups."""
-LogZ = Callable[[Float[Tensor, " N"]], float]
-"""log Z from h·r; over several ranks, a reduction."""
-
-
-def local_log_z(tilt: Float[Tensor, " N"]) -> float:
-    """log Z over this buffer alone."""
-    return float(losses.log_mean_exp(tilt))
+"""The credit of each rollout from rewards and groups."""
 
 
 def prompt_offset(rollouts: Rollouts, baseline: bool) -> Float[Tensor, " N"]:
-    """What is taken off each reward: the mean of the prompt's other completions, or nothing."""
+    """The baseline b of each reward: the mean of the prompt's other completions, or 0."""
     reward = rollouts.reward
     return losses.peer_mean(reward, rollouts.group) if baseline else torch.zeros_like(reward)
 
@@ -38,10 +31,9 @@ class Replay:
         rollouts: Rollouts,
         h: float,
         baseline: bool = False,
-        log_z: LogZ = local_log_z,
         credit: Credit | None = None,
     ) -> None:
-        self.h, self.baseline, self.log_z, self.credit = h, baseline, log_z, credit
+        self.h, self.baseline, self.credit = h, baseline, credit
         self._hold(rollouts)
 
     def __len__(self) -> int:
@@ -51,9 +43,8 @@ class Replay:
         reward, group = rollouts.reward, rollouts.group
         self.rollouts = rollouts
         offset = prompt_offset(rollouts, self.baseline)
-        self.weights = losses.weigh(
-            reward, group, self.h, offset, self.log_z(self.h * (reward - offset).double())
-        )
+        log_z = float(losses.log_mean_exp(self.h * (reward - offset).double()))
+        self.weights = losses.weigh(reward, group, self.h, offset, log_z)
         if self.credit is not None:
             self.weights = replace(self.weights, credit=self.credit(reward, group))
         self.ess = float(losses.effective_sample_size(self.weights.log_weight))

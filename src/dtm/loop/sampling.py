@@ -6,12 +6,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dtm.config import RunConfig
-from dtm.engine import Decoder, LocalEngine, RolloutEngine
+from dtm.engine import Decoder, RolloutEngine
 from dtm.engine.collect import Collector, prompts_in_order
 from dtm.evaluation.evaluate import Evaluation, evaluate, evaluation_decoder
+from dtm.loop.assemble import Assembly
 from dtm.loop.audit import Tally, audit
 from dtm.loop.progress import Progress
 from dtm.models.policy import Policy
@@ -19,32 +19,23 @@ from dtm.random import derived_seed
 from dtm.records import Cost, Prompts, Rollouts
 from dtm.runs.events import Emit
 
-if TYPE_CHECKING:
-    from accelerate import Accelerator
-
 
 class Sampling:
     """The engines of a run: the configured one, an exact one for audits and fallbacks, one to evaluate."""
 
     def __init__(
-        self,
-        config: RunConfig,
-        collector: Collector,
-        policy: Policy,
-        accelerator: Accelerator,
-        between: Callable[[], None] = lambda: None,
+        self, assembly: Assembly, policy: Policy, between: Callable[[], None] = lambda: None
     ) -> None:
-        self.config, self.collector, self.policy, self.accelerator = config, collector, policy, accelerator
+        self.config, self.policy, self.placement = assembly.config, policy, assembly.placement
+        self.collector = assembly.collector(between)
+        self.engine = self.collector.engine
 
-        def local(decoder: Decoder) -> RolloutEngine:
-            if decoder == engine.decoder:
-                return engine
-            return LocalEngine(decoder, collector.task.completion_length, config.decoding.batch, between)
+        def engine_of(decoder: Decoder) -> RolloutEngine:
+            return self.engine if decoder == assembly.decoder else assembly.engine(decoder, between)
 
-        engine = collector.engine
-        self.engine, self.exact = engine, local(engine.decoder.without_shortcuts)
+        self.exact = engine_of(assembly.decoder.without_shortcuts)
         # The configured decoder, also after a fallback: base and tuned model are measured alike.
-        self.evaluator = local(evaluation_decoder(engine.decoder, config.evaluation))
+        self.evaluator = engine_of(evaluation_decoder(assembly.decoder, self.config.evaluation))
 
     def collect(
         self, purpose: str, prompts: int, first_group: int, progress: Progress, emit: Emit
@@ -55,7 +46,7 @@ class Sampling:
         """
         asked = self._prompts(progress.asked, prompts)
         completions, tilt = self.config.replay.completions, progress.tilt
-        with self.accelerator.autocast():
+        with self.placement.autocast():
             audited, beyond = self._audit(purpose, asked, progress, emit)
             begin = time.perf_counter()
             collector = self._loaded(self.engine if beyond is None else self.exact)
@@ -71,7 +62,7 @@ class Sampling:
     def rehearse(self) -> Rollouts:
         """Return rollouts of a few prompts, so that kernels are built; they emit and cost nothing."""
         asked, completions = self._prompts(0, 8), self.config.replay.completions
-        with self.accelerator.autocast():
+        with self.placement.autocast():
             seed = derived_seed(self.config.seed, "warm-up")
             collected = self._loaded(self.engine).collect(asked, completions, 0.0, seed)
         self.engine.cost()  # not charged
@@ -79,9 +70,9 @@ class Sampling:
 
     def evaluate(self) -> Evaluation:
         """Measure π_a on the held-out prompts; this is not charged."""
-        with self.accelerator.autocast():
+        with self.placement.autocast():
             collector = self._loaded(self.evaluator)
-            result = evaluate(collector, self.config.evaluation, self.accelerator.device)
+            result = evaluate(collector, self.config.evaluation, self.placement.device)
         self.evaluator.cost()  # not charged
         return result
 
@@ -117,7 +108,6 @@ class Sampling:
         return derived_seed(self.config.seed, purpose, progress.phase, progress.step)
 
     def _prompts(self, first: int, count: int) -> Prompts:
-        """Return training prompts from number ``first`` on, in this process's order."""
-        chunk, seed, rank = self.config.replay.prompts, self.config.seed, self.accelerator.process_index
-        asked = prompts_in_order(self.collector.task, first, count, chunk, seed, rank)
-        return asked.to(self.accelerator.device)
+        """Return training prompts from number ``first`` on."""
+        chunk, seed = self.config.replay.prompts, self.config.seed
+        return prompts_in_order(self.collector.task, first, count, chunk, seed).to(self.placement.device)

@@ -44,7 +44,7 @@ def unpack(
     if policy.average is not None:
         policy.load_weights(policy.average, checkpoint.tensors["average"])
     load_optimizer(policy.student, optimizer, checkpoint.tensors["optimizer"])
-    progress = Progress(**checkpoint.state)
+    progress = Progress.from_json(checkpoint.state)
     if progress.h is None:
         return None, progress
     stored = {name: value.to(device) for name, value in checkpoint.tensors["buffer"].items()}

@@ -2,22 +2,24 @@
 
 from dtm.masking.active_block import ActiveBlock
 from dtm.masking.count_plans import FullMask, Quadrature, RisingRatio, UniformCount
-from dtm.masking.mask_count import Interpolant, MaskCount
+from dtm.masking.mask_count import MaskCount, Masking
 from dtm.masking.plan import Layout, MaskPlan, Masks, Planned, spans
+from dtm.masking.sample import sample
 from dtm.masking.trace import TraceSegments
 
 __all__ = [
     "ActiveBlock",
     "FullMask",
-    "Interpolant",
     "Layout",
     "MaskCount",
     "MaskPlan",
+    "Masking",
     "Masks",
     "Planned",
     "Quadrature",
     "RisingRatio",
     "TraceSegments",
     "UniformCount",
+    "sample",
     "spans",
 ]

@@ -1,4 +1,4 @@
-r"""SPG's masks: a random block is partly hidden, what comes before it is seen, what comes after is not."""
+r"""SPG's masks: one random block is partly masked, earlier blocks are visible, later ones masked."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from dtm.records import Sequences
 @final
 @dataclass(frozen=True, slots=True)
 class ActiveBlock:
-    r"""Block b of nb = ⌈n/B⌉ and k uniform in 1..len_b; later blocks and what follows the end are hidden.
+    r"""Block b of nb = ⌈n/B⌉ and k uniform in 1..len_b; later blocks and positions after the end are masked.
 
-    ``scores`` = "masked" (SPG): all K hidden positions up to n count, with weight n/K. This bounds nothing,
-    since a later block also counts while all before it is hidden (claim B4). "active": the k positions of
-    block b alone, with weight nb len_b / k: the evidence bound of decoding block by block.
+    ``scores`` = "masked" (SPG): all K masked positions up to n are scored, with weight n/K. This is no bound,
+    since a later block is also scored while everything before it is masked (claim B4).
+    "active": the k positions of block b alone, with weight nb len_b / k: the evidence bound of decoding block
+    by block.
     """
 
     size: int
@@ -37,11 +38,11 @@ class ActiveBlock:
         require(self.rows >= 1, f"a sequence must be masked at least once, got {self.rows}")
 
     def draws(self, clean: Sequences) -> int:
-        """As many as asked for."""
+        """``rows`` masks per sequence."""
         return self.rows
 
     def masks(self, layout: Layout, generator: torch.Generator, update: int) -> Masks:
-        """Noise on earlier blocks hides positions, which then count where every hidden one does."""
+        """Prompt noise masks positions of earlier blocks; these are scored if all masked positions are."""
         device, counted = layout.span.device, layout.counted
         blocks = (layout.span + self.size - 1) // self.size
         start = self._chosen(layout, blocks, generator) * self.size
@@ -69,7 +70,7 @@ class ActiveBlock:
         noise = torch.rand(len(limit), most, generator=generator, device=limit.device)
         if self.biased:
             order = noise.argsort(1) % limit
-        else:  # the blocks that are there come first, and are gone through again if they run out
+        else:  # existing blocks come first, and start again if they run out
             absent = torch.arange(most, device=limit.device) >= limit
             order = noise.masked_fill(absent, torch.inf).argsort(1)
         draw = torch.arange(layout.draws, device=limit.device)

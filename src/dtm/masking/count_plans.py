@@ -1,7 +1,7 @@
-r"""Plans that hide k of a completion's first n positions, each subset alike, and all that follows.
+r"""Plans that mask a uniform subset of k of a completion's first n positions, and everything after them.
 
-They differ in k: all of it (d1, wd1), uniform in 1..n (VRPO, SPG without blocks), the nodes of a quadrature
-(GDPO), or more and more of it over the updates of an iteration (UniGRPO). Since
+They differ in k: n (d1, wd1), uniform in 1..n (VRPO, SPG without blocks), the nodes of a quadrature (GDPO),
+or rising over the updates of an iteration (UniGRPO). Since
 
     (1/n) Σ_{k=1..n} E_{|S|=k} [ (n/k) Σ_{i∈S} log π(x_i | x_t) ]
 
@@ -28,7 +28,7 @@ def hide(
 ) -> tuple[Bool[Tensor, "B L"], Bool[Tensor, "B L"]]:
     """Masked and scored positions: of the first n, the ``count`` with the smallest ``order``.
 
-    What follows the end is masked too, or the model would see in advance where the completion ends.
+    Positions after the end are masked too: otherwise the model would see where the completion ends.
     """
     counted = layout.counted
     rank = order.masked_fill(~counted, torch.inf).argsort(1).argsort(1)
@@ -44,10 +44,10 @@ def _noise(layout: Layout, generator: torch.Generator) -> Float[Tensor, "B L"]:
 @final
 @dataclass(frozen=True, slots=True)
 class FullMask:
-    """Everything hidden: each token predicted from the prompt alone, as if they were independent."""
+    """Everything masked: each token is predicted from the prompt alone, as if tokens were independent."""
 
     def draws(self, clean: Sequences) -> int:
-        """Once: there is nothing to draw."""
+        """One mask per sequence: there is nothing to draw."""
         return 1
 
     def masks(self, layout: Layout, generator: torch.Generator, update: int) -> Masks:
@@ -67,7 +67,7 @@ class UniformCount:
         require(self.rows >= 1, f"a sequence must be masked at least once, got {self.rows}")
 
     def draws(self, clean: Sequences) -> int:
-        """As many as asked for."""
+        """``rows`` masks per sequence."""
         return self.rows
 
     def masks(self, layout: Layout, generator: torch.Generator, update: int) -> Masks:
@@ -115,11 +115,11 @@ def gauss_legendre(nodes: int) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]
 @final
 @dataclass(frozen=True, slots=True)
 class RisingRatio:
-    r"""t_1 uniform for each row, then evenly on to everything masked over the updates of an iteration.
+    r"""t_1 uniform for each row, then rising evenly to everything masked over the updates of an iteration.
 
         t_j = t_1 + (1 − t_1) j / (μ − 1),   j = 0..μ−1,   k = ⌈t_j n⌉
 
-    Each update draws its own t_1; every t_j has the law that it has when one t_1 serves them all.
+    Each update draws its own t_1; the law of every t_j is the same as with one t_1 for all updates.
     """
 
     updates: int

@@ -1,6 +1,6 @@
 r"""The masking interpolant in mask-count form (C): any-order, and semi-autoregressive in blocks.
 
-The paper's hazard integral over t equals, for every schedule α (spec, section 2),
+The paper's hazard integral over t equals, for every schedule α (docs/method.md, section 2),
 
     L · E_{n ~ U{1..L}} E_S [ (1/k) Σ_{i ∈ S} ℓ_i ],
 
@@ -24,7 +24,7 @@ from dtm.records import MaskedStates, Sequences, where_padded
 
 
 @runtime_checkable
-class Interpolant(Protocol):
+class Masking(Protocol):
     """Draws masked states of clean sequences."""
 
     def states(
@@ -41,7 +41,7 @@ class MaskCount:
     block: int | None = None
     end_id: int | None = None
     """If given, the blocks after the one in which this token first occurs are not trained on. There the
-    posterior is the token itself and the loss nothing; a row then counts by the length that is left."""
+    posterior is the token itself and the loss is zero; a row then counts by its remaining length."""
 
     def __post_init__(self) -> None:
         require(

@@ -1,8 +1,8 @@
-r"""Mask plans: which positions of a completion are hidden and scored, once or several times a sequence.
+r"""Mask plans: which positions of a completion are masked and scored, once or several times per sequence.
 
-The baselines differ in the states x_t at which they look at a sequence and in how they weigh them; all
+Policy-gradient methods differ in the states x_t at which they evaluate a sequence, and in their weights. All
 else (the end of a completion, noise on the prompt, rows of a batch) is the same and lives here. A plan is
-drawn once and shared by the student, π_a and π_0, so that what masks add to a ratio cancels.
+drawn once and shared by the student, π_a and π_0, so that the noise of the masks cancels in ratios.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Layout:
     span: Int[Tensor, " B"]
     """n_i: positions up to and including the first end token."""
     noise: Bool[Tensor, "B L"]
-    """Where prompt noise strikes, if the position is not masked already."""
+    """Where prompt noise masks a position that is not masked already."""
     draws: int
     """Rows of a sequence."""
     revealed_at: Int[Tensor, "B L"] | None = None
@@ -37,21 +37,21 @@ class Layout:
 
     @property
     def counted(self) -> Bool[Tensor, "B L"]:
-        """The first n_i positions: what may be scored."""
+        """The first n_i positions, which may be scored."""
         return self.is_completion & (self.index < self.span[:, None])
 
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """What a plan decides."""
+    """The masks that a plan draws."""
 
     masked: Bool[Tensor, "B L"]
     """Completion positions that the model does not see."""
     scored: Bool[Tensor, "B L"]
-    """Those of them at which its prediction counts."""
+    """The masked positions at which its prediction is scored."""
     weight: Float[Tensor, " B"]
-    """The factor on the row's sum over S: the mean over draws of ``weight · Σ_S log π`` is what the plan
-    takes for the sequence's log-likelihood."""
+    """The factor on the row's sum over S: the mean over draws of ``weight · Σ_S log π`` is the plan's
+    estimate of the sequence's log-likelihood."""
 
 
 @runtime_checkable
@@ -70,14 +70,14 @@ class MaskPlan(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The interpolant that follows a mask plan."""
+    """The masking that follows a mask plan."""
 
     plan: MaskPlan
     end_id: int | None = None
-    """The token that ends a completion; positions after the first are hidden or as the plan says, and never
+    """The token that ends a completion; positions after the first are never
     scored. None: all positions count."""
     prompt_noise: float = 0.0
-    """Chance that a visible prompt token (and, in `ActiveBlock`, one of an earlier block) is hidden too."""
+    """Chance that a visible prompt token (and, in `ActiveBlock`, one of an earlier block) is masked too."""
 
     def __post_init__(self) -> None:
         require(0 <= self.prompt_noise < 1, f"prompt noise must lie in [0, 1), got {self.prompt_noise:g}")

@@ -1,4 +1,4 @@
-"""TraceRL's masks: the states through which the decoder really went, a few steps merged into one."""
+"""TraceRL's masks: the states that the decoder visited, a few steps merged into one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dtm.records import Completions, Sequences
 @final
 @dataclass(frozen=True, slots=True)
 class TraceSegments:
-    """Each run of ``merged`` decoding steps is a segment: what came before is seen, its own tokens count.
+    """Each run of ``merged`` decoding steps is a segment: earlier tokens are visible, its own are scored.
 
-    With one step a segment, and one token a step, the sum over segments is the log-probability with which
+    With one step per segment and one token per step, the sum over segments is the log-probability with which
     the decoder chose these tokens, given the order it chose.
     """
 

@@ -7,6 +7,7 @@ whose rewards are all equal gets zeros, exactly.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -36,6 +37,7 @@ def leave_one_out(reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Floa
     return scaled.to(reward.dtype)
 
 
+AdvantageName = Literal["mean", "z-score", "loo"]
 ADVANTAGES: dict[str, Advantage] = {"mean": centred, "z-score": z_score, "loo": leave_one_out}
 
 

@@ -1,17 +1,95 @@
-"""What an objective is: a loss of the student on masked states, and the numbers worth logging."""
+"""The interface of a method: how rewards become updates of the student.
+
+A method is one file with its settings (`Config`), the credit it gives to rewards, the masks it trains on, its
+loss, and the settings that `dtm compare --tune` tries. Its outer loop is one of two (`dtm.loop`):
+
+    anneal     tilt by h, train until the tilt is absorbed, π_a ← π_θ, repeat up to A
+    iterate    draw rollouts of π_a, take a few updates on them, π_a ← π_θ, repeat
+"""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dtm.config import IteratingConfig, MethodConfig, RunConfig
+from dtm.losses import AdaptiveControl
+from dtm.masking import Masking
 from dtm.models.policy import Policy
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
+Changes = Mapping[str, Any]
+"""Fields of a configuration with other values; names outside of its sections are the method's own."""
 
-@runtime_checkable
-class Objective(Protocol):
-    """A loss normalised over the whole batch: its parts add up, so micro-batches change nothing."""
 
+class Method(ABC):
+    """A method; derive from it, set `Config`, and write `masks` and `loss`.
+
+    π_a is the model that drew the rollouts ("old"), π_0 the base ("reference").
+    """
+
+    Config: ClassVar[type[MethodConfig]] = MethodConfig
+    """The settings, a frozen dataclass; its fields are flags, ``--method.FIELD``."""
+    loop: ClassVar[Literal["anneal", "iterate"]] = "iterate"
+    pairs: ClassVar[bool] = False
+    """Whether a batch is made of pairs (credits +1 and −1) in neighbouring rows, which must stay together."""
+    held: ClassVar[int | None] = None
+    """Most logits of one model that the loss holds at a time; None: those of all scored positions."""
+    knobs: ClassVar[tuple[Changes, ...]] = ()
+    """Settings that `dtm compare --tune` tries beside the defaults."""
+
+    def __init__(self, config: MethodConfig | None = None) -> None:
+        self.config = self.Config() if config is None else config
+
+    @property
+    def updates(self) -> int:
+        """μ, updates per iteration; read by the iterating loop."""
+        return self.config.updates if isinstance(self.config, IteratingConfig) else 1
+
+    @property
+    def reads_base(self) -> bool:
+        """Whether the loss asks π_0, which must then be kept."""
+        return False
+
+    @property
+    def prompt_baseline(self) -> bool:
+        """Whether weights e^{h(r − b)} take off b, the mean reward of the prompt's other completions."""
+        return False
+
+    @property
+    def rows_per_rollout(self) -> int:
+        """Masked states per rollout in an update; for forecasts of time and memory."""
+        return 1
+
+    def scored_per_row(self, completion: int, block: int | None) -> int:
+        """Scored positions of a masked state on average; for forecasts of memory."""
+        return completion
+
+    def new_control(self) -> AdaptiveControl:
+        """The running estimate of the best control variate at the start of a phase."""
+        return AdaptiveControl()
+
+    def tuning(self, config: RunConfig) -> tuple[Changes, ...]:
+        """Settings to try beside ``config`` in `dtm compare --tune`; override to derive them from it."""
+        return self.knobs
+
+    def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+        """A_i of every rollout of a buffer, from the rewards of its whole group; 0: no credit is used."""
+        return torch.zeros_like(reward)
+
+    @abstractmethod
+    def masks(self, block: int | None, end_id: int) -> Masking:
+        """How sequences are masked; ``block`` is the decoder's, ``end_id`` ends a completion."""
+
+    @abstractmethod
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
-        """The loss of some rows of a batch, differentiable in the student's parameters."""
-        ...
+        """The loss of some sequences of a batch, differentiable in the student's parameters.
+
+        ``weights`` has a row per sequence, ``states`` one per draw. Normalise by the whole batch
+        (``states.batch_rows``, ``states.batch_length``): the losses of micro-batches must add up.
+        """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -11,28 +11,105 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dtm import losses
-from dtm.methods.control_variates import ControlVariate, adaptive
+from dtm.config import MethodConfig, RunConfig
+from dtm.config.method import SHARE_BELOW_1, check_fields
+from dtm.errors import nearest, require
+from dtm.loading import load_object
+from dtm.losses import AdaptiveControl
+from dtm.masking import MaskCount
+from dtm.methods.base import Changes, Method
+from dtm.methods.control_variates import CONTROL_VARIATES, ControlVariate
 from dtm.models.policy import Policy
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
 HELD = 2**26
-"""Logits, of four bytes each: 530 positions over a vocabulary of 126,464. A micro-batch of 24 rows scores 396
-on average in blocks of 32; in parts it would meet the head twice."""
+"""Logits of four bytes each: 530 positions over a vocabulary of 126,464. A micro-batch of 24 rows scores 396
+on average in blocks of 32, so it runs the head once."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CDTMConfig(MethodConfig):
+    """c-DTM: weighted cross-entropy towards the tilted posterior, with a control variate."""
+
+    name: str = "c-dtm"
+    control_variate: str = "adaptive"
+    """c: zero, one (the paper's), mean, loo (leave one out), adaptive (closed form from past batches),
+    or module:function for your own function of x_t."""
+    guard: bool = True
+    """Drop the advantage term where π_θ/π_a leaves e^{±h·range(r)}, which the target never does."""
+    prompt_baseline: bool = True
+    """Subtract the mean reward of a prompt's other completions from each reward. The target π_{a+h} stays the
+    same, but prompts whose rewards are always high no longer dominate."""
+    block: int | Literal["decoding", "any-order"] = "decoding"
+    """Block size of the masks; decoding: the decoder's."""
+    after_end: bool = True
+    """Train also on the blocks after the one in which a completion ends. Their loss is zero for a model that
+    knows how sequences end, so false saves work; needs blocks."""
+    control_memory: float = 0.95
+    """Share of the past that adaptive c keeps at each step."""
+
+    def __post_init__(self) -> None:
+        check_fields("method", self, control_memory=SHARE_BELOW_1)
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class CDTM:
+class CDTM(Method):
     """Weighted cross-entropy towards T_c = (c π_a + (e^{hr} − c) 1{x_1}) / e^{hr}."""
 
-    control_variate: ControlVariate = adaptive
-    """c̄ for each row; the minimiser π_{a+h} does not depend on it."""
-    guard: bool = True
-    """Drop the advantage term where π_θ/π_a has left e^{±h·range(r)}, which π_{a+h}/π_a never does."""
+    Config = CDTMConfig
+    config: CDTMConfig
+    loop: ClassVar[Literal["anneal", "iterate"]] = "anneal"
+    held: ClassVar[int | None] = HELD
 
-    held: int = HELD
-    """Logits of one model that are held at a time; more positions are taken in parts, whose distributions
-    are worked out again in the backward pass. Changes memory, never the loss."""
+    def __init__(
+        self,
+        config: CDTMConfig | None = None,
+        *,
+        control_variate: ControlVariate | None = None,
+        held: int = HELD,
+    ) -> None:
+        """``control_variate`` replaces the one that ``config`` names.
+
+        At most ``held`` logits of one model are in memory at a time. More positions are taken in parts, whose
+        distributions are recomputed in the backward pass: less memory, the same loss.
+        """
+        super().__init__(config)
+        self.control_variate = control_variate or find_control_variate(self.config.control_variate)
+        self.held_logits = held
+
+    @property
+    def prompt_baseline(self) -> bool:
+        """As configured."""
+        return self.config.prompt_baseline
+
+    def new_control(self) -> AdaptiveControl:
+        """With the configured memory."""
+        return AdaptiveControl(self.config.control_memory)
+
+    def tuning(self, config: RunConfig) -> tuple[Changes, ...]:
+        """Twice the tilt per phase, and the paper's c = 1 without the guard."""
+        tilt = config.tilt
+        wider: Changes = {"step": 2 * tilt.step} if tilt.step != "auto" else {"ess": tilt.ess / 2}
+        return {"tilt": wider}, {"control_variate": "one", "guard": False}
+
+    def masks(self, block: int | None, end_id: int) -> MaskCount:
+        """Form (C) in the configured blocks."""
+        size = self._block(block)
+        require(
+            self.config.after_end or size is not None,
+            "method.after-end false needs blocks; any-order masks have none",
+        )
+        return MaskCount(size, None if self.config.after_end else end_id)
+
+    def scored_per_row(self, completion: int, block: int | None) -> int:
+        """(B + 1) / 2, the mean number of masked positions of a block."""
+        return ((self._block(block) or completion) + 1) // 2
+
+    def _block(self, decoder_block: int | None) -> int | None:
+        chosen = self.config.block
+        if isinstance(chosen, int):
+            return chosen
+        return decoder_block if chosen == "decoding" else None
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
         """Mean over the batch of (L_row / k) Σ_S w̄ CE(T_c ‖ π_θ), divided by the length."""
@@ -46,7 +123,7 @@ class CDTM:
             weights.log_weight[row],
             control[row],
         )
-        size = max(1, self.held // policy.student.vocab_size)
+        size = max(1, self.held_logits // policy.student.vocab_size)
         if len(row) <= size:
             return self._part(policy, scored, states, phase)
         parts = [
@@ -66,7 +143,7 @@ class CDTM:
         return Loss(torch.stack([part.value for part in parts]).sum(), metrics)
 
     def _part(self, policy: Policy, scored: _Scored, states: MaskedStates, phase: Phase) -> Loss:
-        """What some of the scored positions contribute."""
+        """The contribution of some of the scored positions."""
         log_pi = policy.student.log_pi(scored.student)
         with torch.no_grad():
             log_pi_a = policy.teacher.log_pi(scored.teacher)
@@ -76,7 +153,7 @@ class CDTM:
             bound = phase.step * phase.reward_range
             keep = (
                 losses.within_ratio_bound(log_ratio, gain, bound)
-                if self.guard
+                if self.config.guard
                 else torch.ones_like(gain).bool()
             )
         position_loss = losses.c_dtm_cross_entropy(
@@ -86,9 +163,20 @@ class CDTM:
         return Loss(value, _metrics(log_pi.detach(), log_pi_a, scored, states, keep))
 
 
+def find_control_variate(name: str) -> ControlVariate:
+    """A control variate by name, or a user's own as module:function."""
+    if ":" in name:
+        return load_object(name, "control variate")
+    require(
+        name in CONTROL_VARIATES,
+        f"method.control-variate: no {name!r}. {nearest(name, CONTROL_VARIATES)} Or module:function.",
+    )
+    return CONTROL_VARIATES[name]
+
+
 @dataclass(frozen=True, slots=True)
 class _Scored:
-    """The scored positions: hidden states of student and π_a, and what the loss needs to know of each."""
+    """The scored positions: hidden states of student and π_a, and the loss's inputs at each."""
 
     student: Float[Tensor, "N D"]
     teacher: Float[Tensor, "N D"]

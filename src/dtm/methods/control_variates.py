@@ -1,8 +1,8 @@
-r"""Control variates c: how much of the target is the teacher's own prediction [eq. 17].
+r"""Control variates c: how much of the target is π_a's own prediction [eq. 17].
 
-Any function of x_t leaves the minimiser, and the whole population loss, unchanged; it only moves the
-variance. All values here are c̄ = c / Z, in units of the buffer's mean weight. None of them may look
-at the row's own x_1: the row's own weight in its own c would damp the step (spec, 5.2).
+Any function of x_t leaves the minimiser and the whole population loss unchanged; only the variance changes.
+All values here are c̄ = c / Z, in units of the buffer's mean weight. None may depend on the row's own x_1: a
+row's own weight in its own c would shrink the step (docs/method.md, control variates).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ControlVariate = Callable[[MaskedStates, Weights, Phase], Float[Tensor, " B"]]
 
 
 def zero(states: MaskedStates, weights: Weights, phase: Phase) -> Float[Tensor, " B"]:
-    """c = 0: plain weighted likelihood. For ablation only; it drifts even with zero reward."""
+    """c = 0: plain weighted likelihood. For ablations only; it drifts even with zero reward."""
     return torch.zeros_like(weights.log_weight)
 
 
@@ -33,17 +33,17 @@ def one(states: MaskedStates, weights: Weights, phase: Phase) -> Float[Tensor, "
 
 
 def mean(states: MaskedStates, weights: Weights, phase: Phase) -> Float[Tensor, " B"]:
-    """c = Z, the buffer's mean weight: c̄ = 1. Only with the ratio guard."""
+    """c = Z, the buffer's mean weight: c̄ = 1. Use it with the ratio guard only."""
     return torch.ones_like(weights.log_weight)
 
 
 def leave_one_out(states: MaskedStates, weights: Weights, phase: Phase) -> Float[Tensor, " B"]:
-    """c = mean weight of the prompt's other completions; for groups of 16 and more."""
+    """c = the mean weight of the prompt's other completions; for groups of 16 and more."""
     return weights.peers
 
 
 def adaptive(states: MaskedStates, weights: Weights, phase: Phase) -> Float[Tensor, " B"]:
-    """c = the variance-minimising constant, in closed form from past batches; starts at the mean."""
+    """c = the variance-minimising constant, in closed form from past batches (`losses.AdaptiveControl`)."""
     return torch.full_like(weights.log_weight, phase.control)
 
 

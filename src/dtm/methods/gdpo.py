@@ -2,24 +2,57 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import final
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dtm.baselines import GDPOConfig
-from dtm.methods.advantages import ADVANTAGES
-from dtm.methods.baseline import Baseline
+from dtm.config import IteratingConfig
+from dtm.config.method import AT_LEAST_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, Preset, check_fields
+from dtm.masking import Masking, Planned, Quadrature
+from dtm.methods.advantages import ADVANTAGES, AdvantageName
+from dtm.methods.base import Changes, Method
 from dtm.methods.ratios import clipped, is_clipped, k3
 from dtm.methods.surrogates import by_sequence, elbo, token_scores
 from dtm.models.policy import Policy
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GDPOConfig(IteratingConfig):
+    """GDPO: sequence ratios of evidence bounds by quadrature, clipped."""
+
+    name: str = "gdpo"
+    preset: Preset = "fixed"
+    """published: what follows the end is scored too, and nominal nodes stand for the masked share."""
+    updates: int = 12
+    """μ, updates on one set of rollouts."""
+    nodes: int = 3
+    """N, nodes of the quadrature: masks of each completion."""
+    epsilon: float = 0.5
+    """ε, how far a ratio may leave 1."""
+    beta: float = 0.0
+    """β, weight of the KL to π_0, of bounds per token; 0: none."""
+    ratio: Literal["per-token", "sequence"] = "per-token"
+    """exp of the difference of bounds per token (the code), or of the whole bounds, the term then divided
+    by the length (the paper)."""
+    advantage: AdvantageName = "mean"
+    """A: reward less the group's mean, its z-score, or less the mean of the others."""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            "method",
+            self,
+            updates=AT_LEAST_ONE,
+            nodes=AT_LEAST_ONE,
+            epsilon=BETWEEN_0_AND_1,
+            beta=NOT_NEGATIVE,
+        )
+
+
 @final
-@dataclass(frozen=True, slots=True)
-class GDPO(Baseline):
+class GDPO(Method):
     r"""(1/N) Σ_i [ −min(ρ_i A_i, clip(ρ_i, 1−ε, 1+ε) A_i) + β (e^d − d − 1) ],  ρ_i = e^{(E_θ − E_a)/n_i}.
 
     E = Σ_j w_j (1/t_j) Σ_{S_j} log π is the evidence bound at the nodes of a quadrature (`Quadrature`), the
@@ -27,33 +60,45 @@ class GDPO(Baseline):
     ρ_i = e^{E_θ − E_a} and its term is divided by n_i: hundreds of nats in an exponent.
     """
 
-    settings: GDPOConfig = field(default_factory=GDPOConfig)
+    Config = GDPOConfig
+    config: GDPOConfig
+    knobs: ClassVar[tuple[Changes, ...]] = ({"updates": 4}, {"epsilon": 0.2})
 
     @property
     def reads_base(self) -> bool:
         """For the KL."""
-        return self.settings.beta > 0
+        return self.config.beta > 0
 
     def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
         """A_i."""
-        return ADVANTAGES[self.settings.advantage](reward, group)
+        return ADVANTAGES[self.config.advantage](reward, group)
+
+    @property
+    def rows_per_rollout(self) -> int:
+        """N."""
+        return self.config.nodes
+
+    def masks(self, block: int | None, end_id: int) -> Masking:
+        """A mask at each node of the quadrature."""
+        published = self.config.preset == "published"
+        return Planned(Quadrature(self.config.nodes, published), None if published else end_id)
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
         """Summed over sequences, divided by those of the batch."""
-        settings = self.settings
+        config = self.config
         weight = by_sequence(states.row_weight, states)
         length = by_sequence(states.row_length, states)[:, 0]
         bound = elbo(token_scores(policy.log_pi(states), states), weight)
         log_ratio = bound - elbo(token_scores(policy.log_pi_a(states), states), weight)
-        by_token = settings.ratio == "per-token"
+        by_token = config.ratio == "per-token"
         inside, outside = (length, 1) if by_token else (1, length)
         share = states.draws / states.batch_rows
-        gain = clipped(log_ratio / inside, weights.credit, settings.epsilon) / outside
+        gain = clipped(log_ratio / inside, weights.credit, config.epsilon) / outside
         value = -share * gain.sum()
-        cut = is_clipped(log_ratio / inside, weights.credit, settings.epsilon)
+        cut = is_clipped(log_ratio / inside, weights.credit, config.epsilon)
         metrics = {"clipped": share * cut.sum()}
-        if settings.beta > 0:
+        if config.beta > 0:
             reference = elbo(token_scores(policy.log_pi_0(states), states), weight)
             divergence = share * k3((reference - bound) / length).sum()
-            value, metrics["kl"] = value + settings.beta * divergence, divergence.detach()
+            value, metrics["kl"] = value + config.beta * divergence, divergence.detach()
         return Loss(value, metrics)

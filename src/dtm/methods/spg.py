@@ -2,35 +2,93 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import final
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dtm.baselines import SPGConfig
-from dtm.methods.advantages import ADVANTAGES
-from dtm.methods.baseline import Baseline
+from dtm.config import IteratingConfig
+from dtm.config.method import AT_LEAST_ONE, POSITIVE, SHARE, SHARE_BELOW_1, Preset, check_fields
+from dtm.masking import ActiveBlock, FullMask, Masking, MaskPlan, Planned, UniformCount
+from dtm.methods.advantages import ADVANTAGES, AdvantageName
+from dtm.methods.base import Changes, Method
 from dtm.methods.surrogates import by_sequence, elbo, eubo, mixture, token_scores
 from dtm.models.policy import Policy
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SPGConfig(IteratingConfig):
+    """SPG: raise a lower estimate of the likelihood of good completions, lower an upper one of bad ones."""
+
+    name: str = "spg"
+    preset: Preset = "fixed"
+    """published: blocks are chosen as in the code, early ones too often."""
+    updates: int = 4
+    """μ, updates on one set of rollouts, without ratios."""
+    draws: int = 2
+    """m, masks of each completion."""
+    negative: Literal["mix", "eubo", "elbo", "zero"] = "mix"
+    """The estimate where A < 0; zero: such completions are left out."""
+    upper_beta: float = 1.5
+    """β_u of the upper estimate; published: 1 (Sudoku) to 2 (Countdown with eubo)."""
+    mix: float = 0.5
+    """ω, the share of the upper estimate in mix."""
+    masks: Literal["block", "random", "all"] = "block"
+    """A partly masked block of the decoder's size, a uniform number of positions, or everything."""
+    scored: Literal["masked", "active"] = "masked"
+    """With blocks: all masked positions, as published, or those of the chosen block, which gives a bound."""
+    prompt_noise: float = 0.15
+    """Chance that a token of the prompt or of an earlier block is hidden."""
+    advantage: AdvantageName = "mean"
+    """A: reward less the group's mean, its z-score, or less the mean of the others."""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            "method",
+            self,
+            updates=AT_LEAST_ONE,
+            draws=AT_LEAST_ONE,
+            upper_beta=POSITIVE,
+            mix=SHARE,
+            prompt_noise=SHARE_BELOW_1,
+        )
+
+
 @final
-@dataclass(frozen=True, slots=True)
-class SPG(Baseline):
+class SPG(Method):
     r"""−(1/Σ_i n_i) Σ_i A_i E_i: E_i = ELBO where A_i > 0, and where A_i < 0 the EUBO or a mixture with it.
 
     Both from m masks of each completion (`surrogates`). A plain policy gradient: no ratio, no clip, no KL,
     and from the second update on off-policy. Whether the upper one is a bound: docs/decisions.md.
     """
 
-    settings: SPGConfig = field(default_factory=SPGConfig)
+    Config = SPGConfig
+    config: SPGConfig
+    knobs: ClassVar[tuple[Changes, ...]] = ({"draws": 4}, {"upper_beta": 1.0})
 
     def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
         """A_i."""
-        return ADVANTAGES[self.settings.advantage](reward, group)
+        return ADVANTAGES[self.config.advantage](reward, group)
+
+    @property
+    def rows_per_rollout(self) -> int:
+        """m, or 1 where everything is masked."""
+        return 1 if self.config.masks == "all" else self.config.draws
+
+    def masks(self, block: int | None, end_id: int) -> Masking:
+        """A partly masked block; without blocks in the decoder, a uniform number of positions."""
+        return Planned(self._plan(block), end_id, self.config.prompt_noise)
+
+    def _plan(self, block: int | None) -> MaskPlan:
+        config = self.config
+        if config.masks == "all":
+            return FullMask()
+        if config.masks == "random" or block is None:
+            return UniformCount(config.draws)
+        return ActiveBlock(block, config.draws, config.scored, biased=config.preset == "published")
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
         """In nats per token of the batch."""
@@ -38,7 +96,7 @@ class SPG(Baseline):
         weight, scored = by_sequence(states.row_weight, states), states.eligible.view(score.shape)
         length = by_sequence(states.row_length, states)[:, 0]
         lower = elbo(score, weight)
-        upper = eubo(score, scored, weight, length, self.settings.upper_beta)
+        upper = eubo(score, scored, weight, length, self.config.upper_beta)
         tokens = states.batch_length / states.draws
         estimate = torch.where(weights.credit > 0, lower, self._below(lower, upper))
         value = -(weights.credit * estimate).sum() / tokens
@@ -48,9 +106,9 @@ class SPG(Baseline):
     def _below(self, lower: Float[Tensor, " S"], upper: Float[Tensor, " S"]) -> Float[Tensor, " S"]:
         """What is lowered for a completion below the mean."""
         choices = {
-            "mix": mixture(lower, upper, self.settings.mix),
+            "mix": mixture(lower, upper, self.config.mix),
             "eubo": upper,
             "elbo": lower,
             "zero": torch.zeros_like(lower),
         }
-        return choices[self.settings.negative]
+        return choices[self.config.negative]

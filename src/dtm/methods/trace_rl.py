@@ -2,39 +2,83 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import final
+from dataclasses import dataclass
+from typing import ClassVar, final
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dtm.baselines import TraceRLConfig
-from dtm.methods.advantages import ADVANTAGES
-from dtm.methods.baseline import Baseline
+from dtm.config import IteratingConfig
+from dtm.config.method import AT_LEAST_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, Preset, check_fields
+from dtm.masking import Masking, Planned, TraceSegments
+from dtm.methods.advantages import ADVANTAGES, AdvantageName
+from dtm.methods.base import Changes, Method
 from dtm.methods.ratios import clipped, is_clipped, k3
 from dtm.methods.surrogates import token_scores
 from dtm.models.policy import Policy
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
+TRACE_STEPS = 64
+"""Decoding steps assumed in forecasts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceRLConfig(IteratingConfig):
+    """TraceRL: token ratios at the decoder's own states, with KL to π_a."""
+
+    name: str = "trace-rl"
+    preset: Preset = "fixed"
+    """published: the KL is summed over tokens, not averaged."""
+    updates: int = 1
+    """μ, updates on one set of rollouts."""
+    merged: int = 8
+    """Decoding steps in a segment; each segment is a row."""
+    epsilon: float = 0.2
+    """ε, how far a ratio may leave 1."""
+    beta: float = 0.01
+    """β, weight of the KL to π_a, which drew the rollouts."""
+    advantage: AdvantageName = "z-score"
+    """A: as published the group's z-score."""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            "method",
+            self,
+            updates=AT_LEAST_ONE,
+            merged=AT_LEAST_ONE,
+            epsilon=BETWEEN_0_AND_1,
+            beta=NOT_NEGATIVE,
+        )
+
 
 @final
-@dataclass(frozen=True, slots=True)
-class TraceRL(Baseline):
+class TraceRL(Method):
     r"""Mean over sequences, segments and their tokens of −min(ρ A, clip(ρ, 1−ε, 1+ε) A) + β (e^d − d − 1).
 
     S are the tokens that a segment of the decoding revealed (`TraceSegments`), ρ = π_θ/π_a and
     d = log π_a/π_θ: the KL is to the policy that drew the rollouts. Published, it is summed over S.
     """
 
-    settings: TraceRLConfig = field(default_factory=TraceRLConfig)
+    Config = TraceRLConfig
+    config: TraceRLConfig
+    knobs: ClassVar[tuple[Changes, ...]] = ({"updates": 4}, {"epsilon": 0.5})
 
     def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
         """A_i."""
-        return ADVANTAGES[self.settings.advantage](reward, group)
+        return ADVANTAGES[self.config.advantage](reward, group)
+
+    def masks(self, block: int | None, end_id: int) -> Masking:
+        """The states that the decoder went through."""
+        return Planned(TraceSegments(self.config.merged), end_id)
+
+    @property
+    def rows_per_rollout(self) -> int:
+        """Segments of a decoding of `TRACE_STEPS` steps: how many there will be is not known in advance."""
+        return max(1, TRACE_STEPS // self.config.merged)
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
         """Means over tokens and segments, summed over sequences and divided by those of the batch."""
-        settings = self.settings
+        config = self.config
         score = token_scores(policy.log_pi(states), states)
         scored = states.eligible.view(score.shape)
         count = scored.sum(-1, keepdim=True)
@@ -43,11 +87,11 @@ class TraceRL(Baseline):
         share = summed / count.clamp(min=1)
         advantage = weights.credit[:, None, None].expand_as(score)
         log_ratio = score - token_scores(policy.log_pi_a(states), states)
-        value = -(share * clipped(log_ratio, advantage, settings.epsilon)).sum()
+        value = -(share * clipped(log_ratio, advantage, config.epsilon)).sum()
         divergence = k3(-log_ratio)
-        penalty = ((summed if settings.preset == "published" else share) * divergence).sum()
+        penalty = ((summed if config.preset == "published" else share) * divergence).sum()
         metrics = {
-            "clipped": (share * is_clipped(log_ratio, advantage, settings.epsilon)).sum(),
+            "clipped": (share * is_clipped(log_ratio, advantage, config.epsilon)).sum(),
             "kl": (share * divergence.detach()).sum(),
         }
-        return Loss(value + settings.beta * penalty, metrics)
+        return Loss(value + config.beta * penalty, metrics)

@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dtm.baselines import VRPOConfig
+from dtm.config import IteratingConfig
+from dtm.config.method import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, check_fields
+from dtm.masking import Masking, Planned, UniformCount
 from dtm.methods.advantages import best_and_worst
-from dtm.methods.baseline import Baseline
+from dtm.methods.base import Changes, Method
 from dtm.methods.surrogates import by_sequence, elbo, token_scores
 from dtm.models.policy import Policy
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VRPOConfig(IteratingConfig):
+    """VRPO (LLaDA 1.5): DPO on evidence bounds, here on the best and the worst completion of a prompt."""
+
+    name: str = "vrpo"
+    updates: int = 4
+    """μ, updates on one set of rollouts; the published run had fixed pairs."""
+    draws: int = 8
+    """n_t, masks of each completion, the same for π_θ and π_0."""
+    beta: float = 0.2
+    """β, sharpness of the preference."""
+    sft: float = 0.05
+    """Weight of the evidence bound of the better completion, in nats per token."""
+    per_token: bool = False
+    """Divide each bound by the completion's length: at 256 tokens the sum saturates the sigmoid."""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            "method", self, updates=AT_LEAST_ONE, draws=AT_LEAST_ONE, beta=POSITIVE, sft=NOT_NEGATIVE
+        )
+
+
 @final
-@dataclass(frozen=True, slots=True)
-class VRPO(Baseline):
+class VRPO(Method):
     r"""Mean over pairs of −log σ(β [ΔB(y_w) − ΔB(y_l)]) − λ B_θ(y_w)/n_w,  ΔB = B_θ − B_0.
 
     B is the evidence bound from n_t masks, the same for π_θ and π_0: masking noise nearly cancels in ΔB. y_w
@@ -27,7 +50,9 @@ class VRPO(Baseline):
     pair. λ is ``sft``.
     """
 
-    settings: VRPOConfig = field(default_factory=VRPOConfig)
+    Config = VRPOConfig
+    config: VRPOConfig
+    knobs: ClassVar[tuple[Changes, ...]] = ({"beta": 0.05}, {"beta": 1.0})
     pairs: ClassVar[bool] = True
 
     @property
@@ -39,18 +64,27 @@ class VRPO(Baseline):
         """+1 for y_w, −1 for y_l."""
         return best_and_worst(reward, group)
 
+    def masks(self, block: int | None, end_id: int) -> Masking:
+        """A uniform number of positions, the same masks for π_θ and π_0."""
+        return Planned(UniformCount(self.config.draws), end_id)
+
+    @property
+    def rows_per_rollout(self) -> int:
+        """n_t."""
+        return self.config.draws
+
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
         """Rows come in pairs, in either order: the credits tell which is which."""
-        settings = self.settings
+        config = self.config
         weight = by_sequence(states.row_weight, states)
         length = by_sequence(states.row_length, states)[:, 0]
         bound = elbo(token_scores(policy.log_pi(states), states), weight)
         gain = bound - elbo(token_scores(policy.log_pi_0(states), states), weight)
-        if settings.per_token:
+        if config.per_token:
             gain = gain / length
         margin = (weights.credit * gain).view(-1, 2).sum(1)
         pairs = states.batch_rows / states.draws / 2
         likelihood = (bound / length)[weights.credit > 0]
-        value = -F.logsigmoid(settings.beta * margin).sum() - settings.sft * likelihood.sum()
+        value = -F.logsigmoid(config.beta * margin).sum() - config.sft * likelihood.sum()
         metrics = {"margin": margin.detach().sum() / pairs, "preferred": (margin > 0).sum() / pairs}
         return Loss(value / pairs, metrics)

@@ -2,41 +2,70 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import final
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dtm.baselines import WD1Config
+from dtm.config import IteratingConfig
+from dtm.config.method import AT_LEAST_ONE, POSITIVE, SHARE_BELOW_1, Preset, check_fields
+from dtm.masking import FullMask, Masking, Planned
 from dtm.methods.advantages import centred, softmax_credit
-from dtm.methods.baseline import Baseline
+from dtm.methods.base import Changes, Method
 from dtm.methods.surrogates import by_sequence, elbo, token_scores
 from dtm.models.policy import Policy
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WD1Config(IteratingConfig):
+    """wd1: likelihood weighted by softmax(A) − softmax(−A) of the group; no ratio, no old policy."""
+
+    name: str = "wd1"
+    preset: Preset = "fixed"
+    """published: the loss is not divided by the length, so that the gradient's limit sets the step."""
+    updates: int = 12
+    """μ, updates on one set of rollouts; 8 for Sudoku."""
+    psi: float = 1.0
+    """ψ = 1/(λ + β), sharpness of the weights e^{±ψA}."""
+    prompt_noise: float = 0.15
+    """Chance that a prompt token is hidden."""
+    negatives: bool = True
+    """Push completions below the mean down; false keeps the positive weights alone."""
+    over: Literal["group", "buffer"] = "group"
+    """What the softmax runs over: the completions of a prompt, or all."""
+
+    def __post_init__(self) -> None:
+        check_fields("method", self, updates=AT_LEAST_ONE, psi=POSITIVE, prompt_noise=SHARE_BELOW_1)
+
+
 @final
-@dataclass(frozen=True, slots=True)
-class WD1(Baseline):
+class WD1(Method):
     r"""Mean over prompts of Σ_i (w⁻_i − w⁺_i) Φ_i / L, with w^± = softmax over the group of ±ψ A.
 
     Φ_i = Σ_{k≤n_i} log π_θ(o_ik | prompt) with everything masked. Only the student is asked.
     """
 
-    settings: WD1Config = field(default_factory=WD1Config)
+    Config = WD1Config
+    config: WD1Config
+    knobs: ClassVar[tuple[Changes, ...]] = ({"psi": 0.3}, {"psi": 3.0})
 
     def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
         """K (w⁺ − w⁻)."""
-        settings = self.settings
-        over = group if settings.over == "group" else torch.zeros_like(group)
-        return softmax_credit(centred(reward, group), over, settings.psi, settings.negatives)
+        config = self.config
+        over = group if config.over == "group" else torch.zeros_like(group)
+        return softmax_credit(centred(reward, group), over, config.psi, config.negatives)
+
+    def masks(self, block: int | None, end_id: int) -> Masking:
+        """Everything masked, some of the prompt too."""
+        return Planned(FullMask(), end_id, self.config.prompt_noise)
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
         """Divided by the rows of the batch and, unless as published, by the length."""
         score = token_scores(policy.log_pi(states), states)
         likelihood = elbo(score, by_sequence(states.row_weight, states))
-        length = 1 if self.settings.preset == "published" else states.length
+        length = 1 if self.config.preset == "published" else states.length
         value = -(weights.credit * likelihood).sum() / (states.batch_rows * length)
         return Loss(value, {"likelihood": likelihood.detach().sum() / states.batch_rows})

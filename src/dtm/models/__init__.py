@@ -1,4 +1,4 @@
-"""Denoisers: what predicts the clean token at a masked position."""
+"""Denoisers: models that predict the clean token at a masked position."""
 
 from dtm.models.adapters import LoRA
 from dtm.models.denoiser import Denoiser

@@ -1,31 +1,31 @@
 """LoRA adapters over one shared base: W x becomes W x + (α / r) B A x, with A and B the only new weights.
 
-Student, π_a and π_0 are then three views of the same base weights: the layers themselves are shared
-objects, and only the shell of blocks around them is made anew. There is no switch to flip between the
-models, so none to forget.
+Student, π_a and π_0 are three models over the same base weights: they share the layers and have block
+modules of their own. No switch turns adapters on and off, so none can be forgotten.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from dtm.errors import CheckpointError, nearest, require
+from dtm.models.denoiser import Denoiser
 from dtm.models.families import FAMILIES
-from dtm.models.families.base import PROJECTIONS
+from dtm.models.linears import Linear, replace_modules
 from dtm.models.low_rank import Adapted
-from dtm.models.transformer import Transformer
 
-ALL = tuple(PROJECTIONS)
+Model = TypeVar("Model", bound=Denoiser)
+
 PUBLISHED = ("q", "k", "v", "up")
-PRESETS = {"all": ALL, "published": PUBLISHED}
-"""Public code asks for seven projections of LLaDA by names of which three do not exist, and so adapts
-four; ``published`` is those four."""
+"""The preset ``published``. The published code asks for seven projections of LLaDA by name; three of these
+names do not exist in LLaDA, so it adapts these four."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +37,7 @@ class LoRA:
     alpha: float = 64.0
     """α; the update is scaled by α / r."""
     dropout: float = 0.0
-    """Dropout on the adapter's input, in training and in the student alone."""
+    """Dropout on the adapter's input, in training and in the student only."""
     targets: tuple[str, ...] = ("all",)
     """Projections by native or hub name (q or q_proj), or a preset: all, published."""
 
@@ -51,16 +51,22 @@ class LoRA:
         """The factor α / r on B A."""
         return self.alpha / self.rank
 
-    def projections(self, family: str) -> tuple[str, ...]:
-        """The native names of the adapted projections; a name that matches nothing is an error.
+    def resolve(self, linears: Iterable[Linear], family: str) -> tuple[Linear, ...]:
+        """The layers of a declaration that ``targets`` names; a name that matches none is an error.
 
-        >>> LoRA(targets=("q_proj", "ff_out")).projections("llada")
-        ('q', 'down')
+        >>> from dtm.models.shape import TransformerConfig
+        >>> declared = TransformerConfig(vocab_size=9, mask_id=8, eos_id=0).linears()
+        >>> [linear.name for linear in LoRA(targets=("q_proj", "ff_out")).resolve(declared, "llada")]
+        ['q', 'down']
         """
-        names: dict[str, tuple[str, ...]] = {
-            hub: (name,) for hub, name in FAMILIES[family].projections().items()
-        }
-        names |= {name: (name,) for name in ALL} | PRESETS
+        adaptable = [linear for linear in linears if linear.adaptable]
+        native = {linear.name: {linear.name} for linear in adaptable}
+        names: dict[str, set[str]] = {}
+        for linear in adaptable:
+            names.setdefault(FAMILIES[family].short_name(linear.path), set()).add(linear.name)
+        names |= native | {"all": set(native)}
+        if native.keys() >= set(PUBLISHED):
+            names["published"] = set(PUBLISHED)
         require(bool(self.targets), "adapter.targets is empty: name at least one projection")
         for target in self.targets:
             require(
@@ -68,34 +74,30 @@ class LoRA:
                 f"adapter.targets: no projection {target!r} in a {family} model. {nearest(target, names)}",
             )
         chosen = {name for target in self.targets for name in names[target]}
-        return tuple(name for name in ALL if name in chosen)
+        return tuple(linear for linear in adaptable if linear.name in chosen)
 
 
-def adapted(base: Transformer, lora: LoRA, generator: torch.Generator | None = None) -> Transformer:
-    """A model that shares every weight of ``base`` and has an adapter of its own; it starts equal to it.
+def adapted(base: Model, lora: LoRA, generator: torch.Generator | None = None) -> Model:
+    """Make a model that shares every weight of ``base`` and has its own adapter; it starts equal to ``base``.
 
-    A is drawn from ``generator`` (zero without one, for a model that is loaded into at once), B is zero.
+    A is drawn from ``generator`` (zero without one, for weights that are loaded afterwards), B is zero.
     The base is frozen.
     """
+    linears = lora.resolve(base.linears(), base.family)
     base.requires_grad_(False)
     leaves = {id(module): module for module in base.modules() if not any(True for _ in module.children())}
     model = copy.deepcopy(base, leaves)
-    for projection in lora.projections(base.config.family):
-        for number in range(base.config.layers):
-            where, _, name = PROJECTIONS[projection].replace("*", str(number)).rpartition(".")
-            parent = model.get_submodule(where)
-            layer = Adapted(parent.get_submodule(name), lora.rank, lora.scale, lora.dropout)
-            setattr(parent, name, layer)
+    replace_modules(model, linears, lambda layer: Adapted(layer, lora.rank, lora.scale, lora.dropout))
     for name, parameter in adapter_parameters(model).items():
         if generator is not None and name.endswith("lora_A.weight"):
-            # Drawn where the generator is: the same adapter on every device.
+            # Drawn on the generator's device, so that the adapter is the same on every device.
             drawn = torch.empty_like(parameter, device=generator.device)
             parameter.data.copy_(nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=generator))
     return model
 
 
-def frozen_adapted(base: Transformer, lora: LoRA, weights: Mapping[str, Tensor]) -> Transformer:
-    """A model with given adapter weights that is never trained and has no dropout at all."""
+def frozen_adapted(base: Model, lora: LoRA, weights: Mapping[str, Tensor]) -> Model:
+    """Make a model with given adapter weights, frozen and without dropout."""
     model = adapted(base, replace(lora, dropout=0.0)).requires_grad_(False).eval()
     load_adapter_weights(model, weights)
     return model
@@ -107,7 +109,7 @@ def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The adapter's tensors, detached: what a checkpoint or an export holds."""
+    """The adapter's tensors, detached, for a checkpoint or an export."""
     return {name: parameter.detach() for name, parameter in adapter_parameters(model).items()}
 
 

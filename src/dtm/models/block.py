@@ -1,12 +1,12 @@
-"""One residual layer in two halves: positions meet in the first, and each is on its own in the second.
+"""One residual block in two halves: attention over all positions, then a feed-forward layer at each position.
 
     mixed = attention(norm(x))                      attend, over whole rows
-    x ← x + out(mixed),  x + down(silu(gate) · up)  feed, of any positions
+    x ← x + out(mixed),  x + down(silu(gate) · up)  feed, at any positions
 
-So of a model's last block the second half is needed only where states are asked for.
+The second half of the last block is needed only at positions whose states are used.
 
 Letters: B batch, L length, W positions computed, H heads, K key-value heads, E head width, C its pairs of
-channels, D model width, F feed-forward width.
+channels, M = H E width of the attention, D model width, F feed-forward width.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from dtm.models.low_rank import projections
 from dtm.models.shape import TransformerConfig
 
 Rotation = tuple[Float[Tensor, "*rows W 1 C"], Float[Tensor, "*rows W 1 C"]]
-"""Cosine and sine of the rotary angles: worked out once, shared by all heads and blocks. Rows that look at
-different positions have their own."""
+"""Cosine and sine of the rotary angles: computed once per pass, shared by all heads and blocks. Rows whose
+windows start at different positions have their own."""
+RESIDUAL = ("attention.out", "down")
+"""Layers of a block that write into the residual stream."""
 
 
 def rotary(length: int, width: int, base: float, device: torch.device) -> Rotation:
-    """The half-split rotary embedding, in float32; each frequency serves two channels."""
+    """Rotary embedding, half-split, in float32; two channels share each frequency."""
     frequency = base ** -(torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
     angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequency)[:, None]
     return angles.cos(), angles.sin()
@@ -50,13 +52,13 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = config.heads
         self.kv_heads = config.kv_heads or config.heads
-        head_width = config.width // config.heads
+        self.head_width = config.head_size
         self.qkv: nn.Module | None = None
-        """All three as one product, in the models that `merging` makes; they have no q, k and v."""
-        self.q = nn.Linear(config.width, config.width, bias=config.qkv_bias)
-        self.k = nn.Linear(config.width, self.kv_heads * head_width, bias=config.qkv_bias)
-        self.v = nn.Linear(config.width, self.kv_heads * head_width, bias=config.qkv_bias)
-        self.out = nn.Linear(config.width, config.width, bias=False)
+        """q, k and v as one product, in merged models (`merging`); these have no q, k and v."""
+        self.q = nn.Linear(config.width, config.query_width, bias=config.qkv_bias)
+        self.k = nn.Linear(config.width, config.kv_width, bias=config.qkv_bias)
+        self.v = nn.Linear(config.width, config.kv_width, bias=config.qkv_bias)
+        self.out = nn.Linear(config.query_width, config.width, bias=False)
 
     def forward(
         self,
@@ -64,14 +66,14 @@ class Attention(nn.Module):
         rotation: Rotation,
         mask: Bool[Tensor, "B 1 1 L"] | None,
         kept: Kept | None = None,
-    ) -> Float[Tensor, "B W D"]:
-        """What every position given takes from every real one, kept ones included; `out` comes later."""
+    ) -> Float[Tensor, "B W M"]:
+        """Attention of the given positions to all real ones, cached ones included; `out` is applied later."""
         counts = self.heads, self.kv_heads, self.kv_heads
         q, k, v = (
             projected.view(*x.shape[:2], heads, -1)
             for projected, heads in zip(self._projected(x), counts, strict=True)
         )
-        # Heads stay inside positions until they are mixed, or the backward pass copies from one to the other.
+        # Keep [B, W, H, E] until attention: transposing earlier costs a copy in the backward pass.
         q, k = rotate(q, rotation), rotate(k, rotation)
         if kept is not None:
             k, v = replaced(kept, k, v)
@@ -84,8 +86,8 @@ class Attention(nn.Module):
         """Queries, keys and values."""
         if self.qkv is None:
             return projections(x, (self.q, self.k, self.v))
-        narrow = x.shape[-1] // self.heads * self.kv_heads
-        return self.qkv(x).split((x.shape[-1], narrow, narrow), -1)
+        narrow = self.head_width * self.kv_heads
+        return self.qkv(x).split((self.head_width * self.heads, narrow, narrow), -1)
 
 
 class Block(nn.Module):
@@ -97,7 +99,7 @@ class Block(nn.Module):
         self.attention = Attention(config)
         self.ffn_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
         self.gate_up: nn.Module | None = None
-        """Both as one product, in the models that `merging` makes."""
+        """gate and up as one product, in merged models."""
         self.gate = nn.Linear(config.width, config.ffn, bias=False)
         self.up = nn.Linear(config.width, config.ffn, bias=False)
         self.down = nn.Linear(config.ffn, config.width, bias=False)
@@ -108,26 +110,34 @@ class Block(nn.Module):
         rotation: Rotation,
         mask: Bool[Tensor, "B 1 1 L"] | None,
         kept: Kept | None = None,
-    ) -> Float[Tensor, "B W D"]:
-        """The first half: what each position takes from the others."""
+    ) -> Float[Tensor, "B W M"]:
+        """Run the first half: attention over all positions."""
         return self.attention(self.attention_norm(x), rotation, mask, kept)
 
-    def feed(self, x: Float[Tensor, "*P D"], mixed: Float[Tensor, "*P D"]) -> Float[Tensor, "*P D"]:
-        """The second half, of any positions."""
+    def attend_modules(self) -> list[nn.Module]:
+        """Modules of the first half."""
+        attention = (module for name, module in self.attention.named_children() if name != "out")
+        return [self.attention_norm, *attention]
+
+    def feed(self, x: Float[Tensor, "*P D"], mixed: Float[Tensor, "*P M"]) -> Float[Tensor, "*P D"]:
+        """Run the second half, at any positions."""
         x = x + self.attention.out(mixed)
         return x + self.down(self.widened(x))
 
     def feed_in_place(
-        self, x: Float[Tensor, "*P D"], mixed: Float[Tensor, "*P D"], widened: Callable[..., Tensor]
+        self, x: Float[Tensor, "*P D"], mixed: Float[Tensor, "*P M"], widened: Callable[..., Tensor]
     ) -> Float[Tensor, "*P D"]:
-        """The same written over x, each sum by the product itself; ``widened`` may be a compiled one."""
+        """Run the second half and write it over x, each sum fused into a product (addmm).
+
+        ``widened`` is `Block.widened` or its compiled form.
+        """
         stream = x.view(-1, x.shape[-1])
         stream.addmm_(mixed.flatten(0, -2), self.attention.out.weight.t())
         stream.addmm_(widened(self, x).flatten(0, -2), self.down.weight.t())
         return x
 
-    def can_add_in_place(self, x: Float[Tensor, "*P D"], mixed: Float[Tensor, "*P D"]) -> bool:
-        """Whether `feed_in_place` can: not in four or eight bits, nor from float32 under autocast."""
+    def can_add_in_place(self, x: Float[Tensor, "*P D"], mixed: Float[Tensor, "*P M"]) -> bool:
+        """Whether `feed_in_place` applies: not to NF4 or FP8 layers, nor to float32 under autocast."""
         layers: tuple[Any, ...] = self.attention.out, self.down
         return not x.requires_grad and all(
             isinstance(layer, nn.Linear)
@@ -137,7 +147,7 @@ class Block(nn.Module):
         )
 
     def widened(self, x: Float[Tensor, "*P D"]) -> Float[Tensor, "*P F"]:
-        """What the feed-forward layer makes of x before it becomes narrow again."""
+        """Hidden layer of the feed-forward layer: silu(gate) · up."""
         gate, up = self._branches(self.ffn_norm(x))
         return F.silu(gate) * up
 

@@ -1,7 +1,7 @@
-"""The interface that every model meets: hidden states everywhere, logits only where they are asked for.
+"""The interface of every model: hidden states at all positions, logits only at requested ones.
 
-Nobody asks for ``[B, L, V]``: callers name the positions they need, and the head runs on those rows
-alone. The mask token itself is never a prediction; its logit is excluded before any softmax.
+``[B, L, V]`` is never computed: callers name the positions they need, and the head runs on those rows only.
+The mask token is never predicted; its logit is excluded before the softmax.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Callable
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+
+from dtm.models.linears import Linear
 
 EXCLUDED = -1e9
 """Logit of the mask token: zero probability, yet finite, so that 0 · log 0 is 0 and not nan."""
@@ -26,12 +28,14 @@ class Denoiser(nn.Module, ABC):
     shift: int = 0
     """0: the state at position i predicts token i (LLaDA); 1: the state at i − 1 does (Dream)."""
     fp8: bool = False
-    """Whether its projections are in eight bits: it then only approximates the model it was made from."""
+    """Whether its linear layers are in eight bits; it then only approximates the model it was made from."""
     compiled: bool = False
-    """Whether torch.compile prepares its passes."""
+    """Whether its passes are compiled by torch.compile."""
+    family: str = "native"
+    """Family of checkpoints whose module names adapters and exports use."""
     on_pass: Callable[[Denoiser, int, int, int, bool], None] | None = None
-    """Told of every pass: positions computed, those that each attends to, those scored by the head, and
-    whether a backward pass follows."""
+    """Called for every pass with the model, the numbers of positions computed, attended to by each of them,
+    and scored by the head, and whether a backward pass follows."""
 
     @abstractmethod
     def hidden(
@@ -42,12 +46,12 @@ class Denoiser(nn.Module, ABC):
     def hidden_at(
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None, at: Int[Tensor, " N"]
     ) -> Float[Tensor, "N D"]:
-        """Final hidden states at flat positions; a model that can spare itself the others says how."""
+        """Final hidden states at flat positions; override to skip unused positions."""
         return self.hidden(tokens, attention).flatten(0, 1).index_select(0, at)
 
     @abstractmethod
     def head(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N W"]:
-        """Logits of chosen hidden states; columns beyond the vocabulary, if any, are no tokens."""
+        """Logits of chosen hidden states; columns beyond the vocabulary are ignored."""
 
     def forward(
         self,
@@ -58,27 +62,35 @@ class Denoiser(nn.Module, ABC):
     ) -> Float[Tensor, "N V"]:
         """Log π_θ, in float32 or better, at the positions ``where``: a mask, or its flat indices.
 
-        Indices that are known already spare a wait for the device in the middle of its work. Without the
-        ``head`` it is the hidden states that predict these positions, for `log_pi` to take in parts.
+        Indices avoid a synchronisation with the device. Without the ``head`` it returns the hidden states
+        that predict these positions, so that `log_pi` can be applied to parts of them.
         """
         positions = where.flatten().nonzero().squeeze(1) if where.dtype == torch.bool else where
         rows = predictors(positions, attention, tokens.shape, self.shift)
         states = self.hidden_at(tokens, attention, rows)
-        self.tell(tokens.numel(), tokens.shape[1], len(rows), states.requires_grad)
+        self.report_pass(tokens.numel(), tokens.shape[1], len(rows), states.requires_grad)
         return self.log_pi(states) if head else states
 
     def log_pi(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
         """Log π_θ, in float32 or better, from chosen hidden states."""
         return log_distribution(self.head(rows), self.vocab_size, self.mask_id)
 
-    def tell(self, computed: int, attended: int, scored: int, trained: bool = False) -> None:
-        """Report a pass; whoever calls ``hidden`` or ``log_pi`` itself does."""
+    def linears(self) -> tuple[Linear, ...]:
+        """Linear layers that adapters, quantisation and estimates may use; none by default."""
+        return ()
+
+    def flops(self, computed: int, attended: int, scored: int) -> int:
+        """Floating-point operations of a forward pass; by default two per weight and computed position."""
+        return 2 * computed * sum(parameter.numel() for parameter in self.parameters())
+
+    def report_pass(self, computed: int, attended: int, scored: int, trained: bool = False) -> None:
+        """Call ``on_pass``; needed only after calling ``hidden`` or ``head`` directly."""
         if self.on_pass is not None:
             self.on_pass(self, computed, attended, scored, trained)
 
 
 def log_distribution(logits: Float[Tensor, "N W"], vocab_size: int, mask_id: int) -> Float[Tensor, "N V"]:
-    """Log π, in float32 or better, of logits: over the vocabulary, and never of the mask."""
+    """Log-softmax over the vocabulary, in float32 or better, with the mask token excluded."""
     logits = logits[:, :vocab_size].to(torch.promote_types(logits.dtype, torch.float32))
     logits[:, mask_id] = EXCLUDED
     return logits.log_softmax(-1)
@@ -89,8 +101,8 @@ def predictors(
 ) -> Int[Tensor, " N"]:
     """The flat index of the hidden state that predicts each position.
 
-    With a shift, a row's first real token has no state before it and is predicted from its own; counting
-    from the first real token makes a padded row equal to the row alone.
+    With a shift, a row's first real token has no state before it and is predicted from its own state. A
+    padded row gives the same result as the unpadded one.
     """
     if shift == 0:
         return positions

@@ -1,8 +1,8 @@
-"""What a tuned adapter becomes: a PEFT adapter folder under the hub's names, or merged weights.
+"""Export a tuned adapter: as a PEFT adapter folder with the hub's names, or merged into the base's weights.
 
-The adapter folder is one that peft can put on the original hub model. Merged weights are made from the base's
-own files, never from the quantised copy that was trained above: file by file, W + (α / r) B A in float32, in
-the layout, the shards and the dtype of the base.
+PEFT can load the adapter folder over the original hub model. Merged weights are computed from the base's own
+files, never from a quantised copy: file by file, W + (α / r) B A in float32, in the layout, shards and dtype
+of the base.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from torch import Tensor
 from dtm.errors import CheckpointError, require
 from dtm.models.adapters import LoRA, adapter_weights, frozen_adapted
 from dtm.models.families import FAMILIES, read_shape
-from dtm.models.families.base import PROJECTIONS
+from dtm.models.families.base import Family
+from dtm.models.linears import Linear
 from dtm.models.shape import TransformerConfig
 from dtm.models.storage import without_memory
 from dtm.models.transformer import Transformer
@@ -30,14 +31,14 @@ from dtm.models.weights import require_same_names, weight_files
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _PREFIX = "base_model.model."
-"""peft's wrapper around the model, as it appears in the names it stores."""
+"""Prefix of all names in a PEFT adapter file."""
 _WEIGHT_SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack"}
 
 
 def save_adapter(model: Transformer, lora: LoRA, folder: Path, base: str | Path) -> None:
-    """Write a model's adapter as a PEFT folder; ``base`` is the name or folder of the model below it."""
+    """Write a model's adapter as a PEFT folder; ``base`` is the name or folder of its base model."""
     folder.mkdir(parents=True, exist_ok=True)
-    family = model.config.family
+    family = FAMILIES[model.family]
     stored = {_stored_name(name, family): value for name, value in adapter_weights(model).items()}
     save_file({name: value.cpu().contiguous() for name, value in stored.items()}, folder / WEIGHTS)
     config = {
@@ -46,7 +47,7 @@ def save_adapter(model: Transformer, lora: LoRA, folder: Path, base: str | Path)
         "r": lora.rank,
         "lora_alpha": lora.alpha,
         "lora_dropout": lora.dropout,
-        "target_modules": _target_pattern(lora, family),
+        "target_modules": _target_pattern(lora.resolve(model.linears(), family.name), family),
         "bias": "none",
         "inference_mode": True,
     }
@@ -54,30 +55,33 @@ def save_adapter(model: Transformer, lora: LoRA, folder: Path, base: str | Path)
 
 
 def load_adapter(folder: Path, base: Transformer) -> tuple[Transformer, LoRA]:
-    """The model of an adapter folder over ``base``, frozen, and the adapter's shape."""
+    """Load an adapter folder over ``base``: a frozen model, and the adapter's shape."""
     weights, lora = read_adapter(folder, base.config)
     return frozen_adapted(base, lora, weights), lora
 
 
 def read_adapter(folder: Path, shape: TransformerConfig) -> tuple[dict[str, Tensor], LoRA]:
-    """The tensors of an adapter folder by their native names, and the adapter's shape; no base is needed."""
+    """Read the tensors of an adapter folder, by native name, and the adapter's shape; no base is needed."""
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         stored = load_file(folder / WEIGHTS)
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, SafetensorError) as problem:
         raise CheckpointError(f"no usable adapter in {folder}: {problem}") from None
     _require_plain(config, folder)
-    family = shape.family
-    projections = tuple(
-        name
-        for name, path in PROJECTIONS.items()
-        if _stored_name(path.replace("*", "0") + ".lora_A.weight", family) in stored
-    )
-    require(bool(projections), f"{folder}/{WEIGHTS} holds no adapter of a {family} model", CheckpointError)
+    family = FAMILIES[shape.family]
+    linears = [
+        linear
+        for linear in shape.linears()
+        if _stored_name(f"{linear.paths()[0]}.lora_A.weight", family) in stored
+    ]
+    require(bool(linears), f"{folder}/{WEIGHTS} holds no adapter of a {family.name} model", CheckpointError)
     lora = LoRA(
-        rank=config["r"], alpha=config["lora_alpha"], dropout=config["lora_dropout"], targets=projections
+        rank=config["r"],
+        alpha=config["lora_alpha"],
+        dropout=config["lora_dropout"],
+        targets=tuple(linear.name for linear in linears),
     )
-    paths = [PROJECTIONS[name].replace("*", str(n)) for n in range(shape.layers) for name in projections]
+    paths = [path for linear in linears for path in linear.paths()]
     native = [f"{path}.lora_{side}.weight" for path in paths for side in "AB"]
     expected = {_stored_name(name, family): name for name in native}
     require_same_names(expected, stored, folder / WEIGHTS)
@@ -85,16 +89,16 @@ def read_adapter(folder: Path, shape: TransformerConfig) -> tuple[dict[str, Tens
 
 
 def save_merged(model: Transformer, lora: LoRA, folder: Path, base: Path) -> None:
-    """Write the base's full-precision weights with a model's adapter added."""
+    """Merge a model's adapter into the base's full-precision weights, and write them."""
     merge_adapter(adapter_weights(model), lora, folder, base)
 
 
 def merge_adapter(weights: Mapping[str, Tensor], lora: LoRA, folder: Path, base: Path) -> None:
-    """Write the base's full-precision weights with an adapter added, in the base's layout and shards.
+    """Merge an adapter into the base's full-precision weights, and write them in its layout and shards.
 
-    Everything beside the weights (configuration, tokeniser, index) is copied from the base's folder.
+    All other files (configuration, tokeniser, index) are copied from the base's folder.
     """
-    require(folder.resolve() != base.resolve(), f"{folder} is the base itself: merge into another folder")
+    require(folder.resolve() != base.resolve(), f"{folder} is the base itself: choose another folder")
     family, config = read_shape(base)
     files = weight_files(base)
     names = without_memory(config).state_dict()
@@ -112,7 +116,7 @@ def merge_adapter(weights: Mapping[str, Tensor], lora: LoRA, folder: Path, base:
 
 
 def _merged(weight: Tensor, update: tuple[Tensor, Tensor] | None, lora: LoRA) -> Tensor:
-    """W + (α / r) B A, worked out in float32 and stored as W was."""
+    """W + (α / r) B A, computed in float32 and stored in the dtype of W."""
     if update is None:
         return weight
     a, b = (factor.to("cpu", torch.float32) for factor in update)
@@ -128,24 +132,23 @@ def _updates(weights: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
     }
 
 
-def _target_pattern(lora: LoRA, family: str) -> str:
-    """A pattern that matches the full names of the adapted modules in the hub model, and no others.
+def _target_pattern(linears: Iterable[Linear], family: Family) -> str:
+    """A regular expression that matches the full names of the adapted modules in the hub model only.
 
-    Short names would not do: LLaDA's ``ff_out`` is both a projection and the head.
+    Short names are ambiguous: LLaDA's ``ff_out`` is both a projection and the head.
     """
-    names = FAMILIES[family].modules
-    paths = (names[PROJECTIONS[name]] for name in lora.projections(family))
+    paths = (family.hub_path(linear.path) for linear in linears)
     return "|".join(re.escape(path).replace(r"\*", r"\d+") for path in paths)
 
 
-def _stored_name(native: str, family: str) -> str:
-    """What peft calls an adapter's tensor over the hub model."""
+def _stored_name(native: str, family: Family) -> str:
+    """PEFT's name of an adapter's tensor over the hub model."""
     module, lora, tensor = native.rpartition(".lora_")
-    return f"{_PREFIX}{FAMILIES[family].hub_name(module)}{lora}{tensor}"
+    return f"{_PREFIX}{family.hub_name(module)}{lora}{tensor}"
 
 
 def _require_plain(config: dict[str, Any], folder: Path) -> None:
-    """Refuse adapters that compute something else than W x + (α / r) B A x."""
+    """Raise an error for adapters that compute anything but W x + (α / r) B A x."""
     for key in ("r", "lora_alpha", "lora_dropout"):
         require(key in config, f"{folder}/{CONFIG}: {key!r} is missing", CheckpointError)
     plain: dict[str, tuple[Any, ...]] = {

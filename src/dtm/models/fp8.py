@@ -1,11 +1,11 @@
-"""Projections in eight bits, for decoding: W ≈ s Q, with Q in float8_e4m3fn and a scale s for each output.
+"""FP8 linear layers for decoding: W ≈ s Q, with Q in float8_e4m3fn and one scale s per output.
 
-    y = (q s_x) (s Q)ᵀ        q, s_x: the activations of a token, rounded in the same way as they come
+    y = (q s_x) (s Q)ᵀ        q, s_x: the activations of a token, rounded in the same way on the fly
 
-The product is one of eight-bit numbers, which GPUs from compute capability 8.9 on make at twice the rate of
-bfloat16; scales are applied to its sums, which are rounded to bfloat16. A number keeps three bits behind its
-leading one: it is off by at most a sixteenth of itself, or by a half of the smallest step of its row.
-Attention, norms, embedding and head stay as they are.
+GPUs from compute capability 8.9 on compute eight-bit products at twice the rate of bfloat16. Scales are
+applied to the sums, which are rounded to bfloat16. The mantissa has three bits: the rounding error is at most
+a sixteenth of a number, or half of the smallest step of its row. Attention, norms, embedding and head are
+unchanged.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dtm.errors import ConfigError, require
 
 LARGEST = torch.finfo(torch.float8_e4m3fn).max
 MULTIPLE = 16
-"""Kernels take matrices whose sides are multiples of this."""
+"""The kernels need matrices whose sides are multiples of this."""
 
 
 def rounded(x: Float[Tensor, "N K"]) -> tuple[Float8e4m3fn[Tensor, "N K"], Float[Tensor, "N 1"]]:
-    """Eight-bit rows and their scales s = max |x| / 448, so that the largest number of a row stays exact."""
+    """Round rows to eight bits with scales s = max |x| / 448, so that each row's largest number is exact."""
     scale = x.float().abs().amax(-1, keepdim=True).clamp(min=1e-12) / LARGEST  # rows of zeros stay zero
     return (x.float() / scale).to(torch.float8_e4m3fn), scale
 
@@ -38,14 +38,14 @@ class Fp8Linear(nn.Module):
 
     def __init__(self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None) -> None:
         super().__init__()
-        require_multiples(weight.shape[1], weight.shape[0], "one of them")
+        require_multiples(weight.shape[1], weight.shape[0], "one layer")
         low, scale = rounded(weight)
         self.register_buffer("weight", low)
         self.register_buffer("scale", scale.T)
         self.register_buffer("bias", bias)
 
     def forward(self, x: Float[Tensor, "*B K"]) -> Float[Tensor, "*B N"]:
-        """The product in bfloat16 under autocast, else in the precision of ``x``."""
+        """Multiply; the result is in bfloat16 under autocast, else in the precision of ``x``."""
         out = product(*rounded(x.flatten(0, -2)), self.weight, self.scale)
         if not torch.is_autocast_enabled(x.device.type):
             out = out.to(x.dtype)
@@ -60,13 +60,13 @@ def product(
     weight: Float8e4m3fn[Tensor, "N K"],
     weight_scale: Float[Tensor, "1 N"],
 ) -> Float[Tensor, "M N"]:
-    """Rows of x times rows of W, in bfloat16."""
-    # The public torch.nn.functional.scaled_mm is the same kernel, but torch 2.11 cannot compile a call of it.
+    """X Wᵀ, in bfloat16."""
+    # The public torch.nn.functional.scaled_mm is the same kernel, but torch 2.11 cannot compile it.
     return torch._scaled_mm(x, weight.T, x_scale, weight_scale, out_dtype=torch.bfloat16, use_fast_accum=True)
 
 
 def require_products(device: torch.device) -> None:
-    """Refuse a device that cannot multiply in eight bits, by trying."""
+    """Raise an error if the device cannot multiply in eight bits, by trying it."""
     problem = _problem(device.type)
     if problem is not None:
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"this {device.type}"
@@ -77,7 +77,7 @@ def require_products(device: torch.device) -> None:
 
 
 def require_multiples(inputs: int, outputs: int, name: str) -> None:
-    """Refuse a layer that kernels cannot take."""
+    """Raise an error for a layer whose sides the kernels do not support."""
     require(
         inputs % MULTIPLE == outputs % MULTIPLE == 0,
         f"decoding.fp8 needs layers whose sides are multiples of {MULTIPLE}; {name} has {inputs} inputs and "
@@ -87,7 +87,7 @@ def require_multiples(inputs: int, outputs: int, name: str) -> None:
 
 @cache
 def _problem(kind: str) -> str | None:
-    """Why products in eight bits fail on a kind of device; None: they do not."""
+    """The error of an eight-bit product on a type of device; None if it works."""
     ones = torch.ones(MULTIPLE, MULTIPLE, device=kind)
     try:
         low, scale = rounded(ones)

@@ -1,6 +1,6 @@
-"""Where a model lies: a folder, or the local copy of a hub repository that was downloaded before.
+"""Find a model: a folder, or the local copy of a hub repository that was downloaded before.
 
-Nothing is downloaded here: sixteen gigabytes are fetched when someone asks for them, not by a typo.
+Nothing is downloaded here, so that a typo does not start a download of sixteen gigabytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def find_folder(name: str | Path) -> Path:
     message = f"no usable model in {name}: there is no such folder"
     if not _REPOSITORY.fullmatch(str(name)):
         raise CheckpointError(message)
-    # Slow to import, and only needed for models that are named instead of given as a folder.
+    # Slow to import, and needed only for hub names.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 

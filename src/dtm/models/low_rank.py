@@ -1,9 +1,8 @@
-"""Linear layers with a low-rank update, W x + B (s A x), and several of them that have one input.
+"""Linear layers with a low-rank update, W x + B (s A x), applied one by one or several to the same input.
 
-    x meets the A of all as one matrix       the scale s meets A x, r numbers a token, not D or more
-
-Both are the same arithmetic as layer by layer with s at the end, in fewer passes over x and over gradients of
-the size of the output, which at the width of LLaDA are what adapters cost.
+Layers that read the same input multiply it with all their A as one matrix, and the scale s multiplies A x (r
+numbers per token) instead of the output. The result is the same up to rounding, with less memory traffic,
+which is the main cost of adapters at LLaDA's width.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 
 class Adapted(nn.Module):
-    """A frozen layer, shared with other models, and an update of its own; it starts at zero."""
+    """A frozen layer, shared with other models, and its own low-rank update, which starts at zero."""
 
     def __init__(self, base: Any, rank: int, scale: float, dropout: float) -> None:
         super().__init__()
@@ -39,9 +38,9 @@ class Adapted(nn.Module):
 
 
 def projections(x: Float[Tensor, "*P D"], layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
-    """What each layer makes of the same input.
+    """Apply each layer to x.
 
-    The adapters among them are one model's, alike in dropout and mode: they drop out the same part of x.
+    The adapters among them share the dropout mask, so they must have the same dropout and mode.
     """
     adapted = [layer for layer in layers if isinstance(layer, Adapted)]
     if not adapted:
@@ -51,7 +50,7 @@ def projections(x: Float[Tensor, "*P D"], layers: Sequence[nn.Module]) -> tuple[
     seen = F.dropout(x, first.dropout) if first.dropout and first.training else x
     if not torch.is_autocast_enabled(x.device.type):
         seen = seen.to(down.dtype)
-    # No table by layer: torch.compile would prepare it anew for the layers of every block.
+    # An iterator, not a dict by layer: torch.compile would recompile that for every block.
     low = iter(torch.split(F.linear(seen, down), [layer.lora_A.out_features for layer in adapted], -1))
     return tuple(
         _with_update(layer, x, next(low)) if isinstance(layer, Adapted) else layer(x) for layer in layers
@@ -59,6 +58,6 @@ def projections(x: Float[Tensor, "*P D"], layers: Sequence[nn.Module]) -> tuple[
 
 
 def _with_update(layer: Adapted, x: Float[Tensor, "*P D"], low: Float[Tensor, "*P R"]) -> Tensor:
-    """W x + B (s A x), given A x, in the precision in which the frozen layer answers."""
+    """W x + B (s A x), given A x, in the precision of the frozen layer's output."""
     y: Tensor = layer.base_layer(x)
     return y + layer.lora_B(layer.scale * low).to(y.dtype)

@@ -1,10 +1,10 @@
-"""π_a for inference: its adapter in the weights, and projections of the same input as one product.
+"""Merge π_a's adapter into its weights for inference, and layers that read the same input into one product.
 
-    q, k, v → one matrix    gate, up → one matrix    W x + (α / r) B A x → one product, not three
+For example q, k and v become one matrix, and W x + (α / r) B A x becomes one product instead of three. The
+model declares which layers can be merged (`dtm.models.linears`).
 
-The base is never touched: new layers take the place of adapted ones and of those beside them, and everything
-else is shared, so there is nothing to undo. The sum is taken in float32 and rounded to the base's precision,
-or to eight bits (`fp8`); four-bit weights are unpacked for it.
+The base is never changed: merged layers are new, and everything else is shared. The sum is computed in
+float32 and rounded to the base's precision, or to eight bits (`fp8`); NF4 weights are dequantised first.
 """
 
 from __future__ import annotations
@@ -19,44 +19,38 @@ from torch import Tensor, nn
 from dtm.errors import require
 from dtm.models.denoiser import Denoiser
 from dtm.models.fp8 import Fp8Linear, require_products
+from dtm.models.linears import expand, merge_groups, parent_of
 from dtm.models.low_rank import Adapted
 from dtm.models.nf4 import full_weight, is_nf4
 from dtm.models.transformer import Transformer
 
-GROUPS = {
-    "attention.qkv": ("q", "k", "v"),
-    "attention.out": ("out",),
-    "gate_up": ("gate", "up"),
-    "down": ("down",),
-}
-"""What a block's projections become, and which of them: those of a group have the same input."""
-
 
 def for_decoding(model: Denoiser, fp8: bool) -> Denoiser:
-    """The model itself, or with ``fp8`` one whose projections are those of the model in eight bits."""
+    """The model itself, or with ``fp8`` a copy of it whose linear layers are in eight bits."""
     if not fp8:
         return model
     require(
         isinstance(model, Transformer),
-        f"decoding.fp8 needs a native transformer; of a {type(model).__name__} the projections are unknown",
+        f"decoding.fp8 needs a native transformer, not a {type(model).__name__}. Leave --decoding.fp8 out.",
     )
     assert isinstance(model, Transformer)
     return merged(model, fp8=True)
 
 
 def merged(model: Transformer, fp8: bool = False) -> Transformer:
-    """A model with the adapter of ``model`` in its weights, for inference; groups without one are shared.
+    """Make a copy of ``model`` for inference with the adapter merged into its weights.
 
-    With ``fp8`` every projection is new, and in eight bits.
+    Layers that are not merged are shared with ``model``. With ``fp8`` all declared linear layers are new, and
+    in eight bits.
     """
     if fp8:
         require_products(model.embedding.weight.device)
     shared = [m for m in model.modules() if isinstance(m, Adapted) or not any(True for _ in m.children())]
     made = copy.deepcopy(model, {id(module): module for module in shared})
-    for block in made.blocks:
-        for path, names in GROUPS.items():
-            where, _, whole = path.rpartition(".")
-            parent = block.get_submodule(where)
+    for pattern, group in merge_groups(model.linears()).items():
+        names = [linear.path.rpartition(".")[2] for linear in group]
+        for path in expand(pattern, group[0].indices):
+            parent, whole = parent_of(made, path)
             parts = [parent.get_submodule(name) for name in names]
             if fp8 or any(isinstance(part, Adapted) for part in parts):
                 for name in names:
@@ -69,7 +63,7 @@ def merged(model: Transformer, fp8: bool = False) -> Transformer:
 
 @torch.no_grad()
 def _one_layer(parts: Sequence[nn.Module]) -> nn.Linear:
-    """One linear layer that returns what the parts return, one after the other."""
+    """One linear layer whose outputs are those of the parts, concatenated."""
     weight = torch.cat([_weight(part) for part in parts])
     biases = [bias for bias in (_base(part).bias for part in parts) if bias is not None]
     with torch.device("meta"):
@@ -86,11 +80,11 @@ def _weight(layer: Any) -> Tensor:
     weight: Tensor = full_weight(base) if is_nf4(base) else base.weight
     if not isinstance(layer, Adapted):
         return weight
-    with torch.autocast(weight.device.type, enabled=False):  # rollouts ask for the sum in the midst of it
+    with torch.autocast(weight.device.type, enabled=False):  # rollouts call this under autocast
         update = layer.lora_B.weight @ layer.lora_A.weight
     return update.mul_(layer.scale).add_(weight).to(weight.dtype)
 
 
 def _base(layer: Any) -> Any:
-    """A layer without its adapter."""
+    """The frozen layer of an adapted one; any other layer itself."""
     return layer.base_layer if isinstance(layer, Adapted) else layer

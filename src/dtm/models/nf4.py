@@ -1,4 +1,4 @@
-"""NF4 base weights: the projections of the blocks in four bits, the rest as it is.
+"""NF4 base weights: the declared linear layers in four bits, the rest unchanged.
 
 Blocks of 64 weights share a scale, and the scales are themselves quantised, as in QLoRA. The weights are
 frozen; adapters are trained above them. Needs bitsandbytes, which computes on CPUs too.
@@ -6,20 +6,18 @@ frozen; adapters are trained above them. Needs bitsandbytes, which computes on C
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dtm.errors import ConfigError
-from dtm.models.families.base import PROJECTIONS
-
-if TYPE_CHECKING:
-    from dtm.models.transformer import Transformer
+from dtm.models.linears import Linear, replace_modules
 
 
 def bitsandbytes() -> Any:
-    """The library, imported when it is first needed."""
+    """Import the library when it is first needed."""
     try:
         import bitsandbytes as library
     except ImportError:
@@ -29,30 +27,22 @@ def bitsandbytes() -> Any:
     return library
 
 
-def with_nf4_layers(model: Transformer) -> Transformer:
-    """Replace the projections of a model on the meta device by layers that `quantise` fills."""
-    layers = bitsandbytes().nn
-    for path in PROJECTIONS.values():
-        for number in range(model.config.layers):
-            parent_name, _, name = path.replace("*", str(number)).rpartition(".")
-            parent = model.get_submodule(parent_name)
-            plain = parent.get_submodule(name)
-            assert isinstance(plain, nn.Linear)
-            layer = layers.Linear4bit(
-                plain.in_features,
-                plain.out_features,
-                bias=plain.bias is not None,
-                quant_type="nf4",
-                device="meta",
-            )
-            # On some CPUs evaluation would repack the weights, in a form that cannot be differentiated.
-            layer.support_avx512bf16_for_cpu = False
-            setattr(parent, name, layer)
-    return model
+def add_nf4_layers(model: nn.Module, linears: Iterable[Linear]) -> None:
+    """Replace the linear layers of a model on the meta device by NF4 layers that `quantise` fills."""
+    make = bitsandbytes().nn.Linear4bit
+
+    def empty(plain: nn.Linear) -> nn.Module:
+        bias = plain.bias is not None
+        layer: Any = make(plain.in_features, plain.out_features, bias=bias, quant_type="nf4", device="meta")
+        # On some CPUs bitsandbytes would repack the weights in evaluation, without support for gradients.
+        layer.support_avx512bf16_for_cpu = False
+        return layer
+
+    replace_modules(model, linears, empty)
 
 
 def is_nf4(module: nn.Module) -> bool:
-    """Whether a layer holds four-bit weights (or waits for them)."""
+    """Whether a layer is an NF4 layer, filled or not."""
     return type(module).__name__ == "Linear4bit"
 
 
@@ -67,6 +57,6 @@ def quantise(layer: nn.Module, weight: Tensor, dtype: torch.dtype, device: torch
 
 
 def full_weight(layer: Any) -> Tensor:
-    """The weight of an NF4 layer, unpacked to the precision that it computes in."""
+    """Dequantise the weight of an NF4 layer to the precision that it computes in."""
     weight: Tensor = bitsandbytes().functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state)
     return weight.to(layer.compute_dtype)

@@ -1,7 +1,7 @@
 """The models of a run: the trained student π_θ, the frozen teacher π_a, the student's average, the base π_0.
 
-They are full copies, or adapters over one shared base; which of the two is decided where they are made, and
-nothing else asks.
+They are full copies, or adapters over one shared base. This is decided when the policy is made; other code
+need not know.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from dtm.records import MaskedStates
 class Policy:
     """Student, π_a and optionally the exponential moving average of the student.
 
-    With ``lora`` each is an adapter over the weights of ``base``, which is π_0 and frozen, and with ``merge``
-    π_a is run with its adapter in copies of the weights. Without ``lora`` the student is ``base`` itself and
-    the others are copies; π_0 is then kept only if ``keep_base`` asks for it.
+    With ``lora`` each is an adapter over the weights of ``base``, which is π_0 and frozen; with ``merge`` π_a
+    runs with its adapter merged into copies of the weights. Without ``lora`` the student is ``base`` itself
+    and the others are copies; π_0 is then kept only with ``keep_base``.
     """
 
     def __init__(
@@ -53,12 +53,17 @@ class Policy:
         if lora is None:
             self.student, self.base = base, _frozen(base) if keep_base else None
         else:
-            self.base = _transformer(base).eval()
-            self.student = adapted(_transformer(base), lora, generator or stream(0, "adapters"))
+            require(
+                bool(base.linears()),
+                f"adapters need declared linear layers, and {type(base).__name__}.linears() is empty: "
+                "declare them, or train all weights (leave --adapter.rank out)",
+            )
+            self.base = base.eval()
+            self.student = adapted(base, lora, generator or stream(0, "adapters"))
         self.teacher = self._frozen_student()
         self.average = None if ema is None else self._frozen_student()
         self.forward: Callable[..., Tensor] = self.student
-        """How the student is called; a data-parallel trainer puts its wrapper here."""
+        """How the student is called; a data-parallel trainer sets its wrapper here."""
         self._made: dict[bool, Denoiser] = {}
         self._compiles = False
 
@@ -72,12 +77,12 @@ class Policy:
         return self.pi_a()(states.tokens, states.attention, states.scored)
 
     def rows(self, states: MaskedStates) -> Float[Tensor, "N D"]:
-        """The student's hidden states that predict the scored positions, for the head to take in parts."""
+        """The student's hidden states that predict the scored positions, for the head to run on parts."""
         return self.forward(states.tokens, states.attention, states.scored, head=False)
 
     @torch.no_grad()
     def rows_a(self, states: MaskedStates) -> Float[Tensor, "N D"]:
-        """The same of π_a."""
+        """π_a's hidden states that predict the scored positions."""
         return self.pi_a()(states.tokens, states.attention, states.scored, head=False)
 
     @torch.no_grad()
@@ -88,9 +93,9 @@ class Policy:
         return self.base(states.tokens, states.attention, states.scored)
 
     def pi_a(self, fp8: bool = False) -> Denoiser:
-        """π_a as it is run: with ``merge`` by copies of the weights that have its adapter in them.
+        """π_a for inference: with ``merge`` its adapter is merged into copies of the weights.
 
-        With ``fp8`` they are in eight bits, also without an adapter. Copies are made once for each π_a.
+        With ``fp8`` the copies are in eight bits, also without an adapter. They are made once for each π_a.
         """
         if not fp8 and (self.lora is None or not self.merge):
             return self.teacher
@@ -102,15 +107,15 @@ class Policy:
         return self._made[fp8]
 
     def trained(self) -> list[nn.Parameter]:
-        """What the optimiser changes: the student's weights, or those of its adapter."""
+        """Parameters for the optimiser: the student's weights, or those of its adapter."""
         return list(self._changing(self.student).values())
 
     def weights(self, model: Denoiser) -> dict[str, Tensor]:
-        """What tells one of the models from the others, by name: a checkpoint's contents."""
+        """Tensors in which the models differ, by name, for a checkpoint."""
         return model.state_dict() if self.lora is None else adapter_weights(model)
 
     def load_weights(self, model: Denoiser, weights: Mapping[str, Tensor]) -> None:
-        """Put back what `weights` returned, strictly."""
+        """Load what `weights` returned, strictly."""
         if model is self.teacher:
             self._made.clear()
         if self.lora is None:
@@ -119,16 +124,16 @@ class Policy:
             load_adapter_weights(model, weights)
 
     def compile(self) -> None:
-        """Compile the models that are run."""
+        """Compile student, π_a and π_0 (see `Transformer.compile_blocks`)."""
         self._compiles = True
         for model in (self.student, self.teacher, self.base):
             if isinstance(model, Transformer):
                 model.compile_blocks()
 
     def record(self, shape: torch.Size) -> None:
-        """Replay the student's and π_a's passes over batches of this shape (see `Transformer.record`).
+        """Record the student's and π_a's passes over batches of this shape (see `Transformer.record`).
 
-        Those that replay batches of a shape already go on with that.
+        A model that has a recording keeps it.
         """
         for model in (self.student, self.pi_a()):
             if isinstance(model, Transformer) and model.recording is None:
@@ -151,24 +156,24 @@ class Policy:
             self.load_weights(self.average, weights)
 
     def _frozen_student(self) -> Denoiser:
-        """Another model that is where the student is, and stays there."""
+        """A frozen copy of the student as it is now."""
         if self.lora is None:
             return _frozen(self.student)
         assert self.base is not None
-        return frozen_adapted(_transformer(self.base), self.lora, adapter_weights(self.student))
+        return frozen_adapted(self.base, self.lora, adapter_weights(self.student))
 
     def _changing(self, model: Denoiser) -> dict[str, nn.Parameter]:
         """The parameters that differ between the models, by name."""
         return dict(model.named_parameters()) if self.lora is None else adapter_parameters(model)
 
 
-def _transformer(base: Denoiser) -> Transformer:
+def _transformer(model: Denoiser) -> Transformer:
     require(
-        isinstance(base, Transformer),
-        f"adapters need a native transformer, not a {type(base).__name__}: train all weights instead",
+        isinstance(model, Transformer),
+        f"adapter.merge needs a native transformer, not a {type(model).__name__}: set --adapter.no-merge",
     )
-    assert isinstance(base, Transformer)
-    return base
+    assert isinstance(model, Transformer)
+    return model
 
 
 def _frozen(model: Denoiser) -> Denoiser:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from dtm.errors import require
+from dtm.models.linears import Linear, position_weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +23,8 @@ class TransformerConfig:
     heads: int = 4
     kv_heads: int | None = None
     """Key-value heads shared by groups of query heads; None: as many as heads."""
+    head_width: int | None = None
+    """Width of one head; None: width / heads."""
     ffn: int = 256
     """Width of the gated feed-forward layer."""
     rope_base: float = 10_000.0
@@ -32,24 +36,55 @@ class TransformerConfig:
     embedding_size: int | None = None
     """Rows of the embedding and the head, where they exceed the vocabulary; None: as many as tokens."""
     shift: int = 0
-    """How many positions before a token the state that predicts it lies: 0 LLaDA, 1 Dream."""
+    """Offset of predictions: the state at position i predicts token i + shift (0 LLaDA, 1 Dream)."""
     family: str = "native"
-    """Whose module names adapters and exports use: native, llada or dream."""
+    """Family of checkpoints whose module names adapters and exports use, for example llada."""
 
     @property
     def rows(self) -> int:
         """Rows of the embedding and the head."""
         return self.embedding_size or self.vocab_size
 
+    @property
+    def head_size(self) -> int:
+        """E, the width of one head."""
+        return self.head_width or self.width // self.heads
+
+    @property
+    def query_width(self) -> int:
+        """H · E, the width of the queries and of the attention's result."""
+        return self.heads * self.head_size
+
+    @property
+    def kv_width(self) -> int:
+        """K · E, the width of the keys and of the values."""
+        return (self.kv_heads or self.heads) * self.head_size
+
+    def linears(self) -> tuple[Linear, ...]:
+        """Declare the linear layers of the blocks."""
+        return _linears(self)
+
+    def flops(self, computed: int | float, attended: int, scored: int | float) -> float:
+        """Floating-point operations of a forward pass over ``computed`` positions.
+
+        2 P + 4 · layers · L · H E per computed position, which attends to L = ``attended`` ones, and
+        2 (P₂ + V D) per scored one, where P₂ are the weights of the last block's second half and P those of
+        the other linear layers. A multiplication and its addition are two operations. Norms, nonlinearities
+        and softmax are left out, a few percent.
+        """
+        all_positions, scored_only = position_weights(self.linears(), self.layers)
+        position = 2 * all_positions + 4 * self.layers * attended * self.query_width
+        return float(computed * position + 2 * scored * (scored_only + self.rows * self.width))
+
     def __post_init__(self) -> None:
         kv_heads = self.kv_heads or self.heads
         require(
-            self.width % self.heads == 0,
+            self.head_width is not None or self.width % self.heads == 0,
             f"model.width {self.width} must be a multiple of model.heads {self.heads}",
         )
         require(
-            (self.width // self.heads) % 2 == 0,
-            f"rotary positions need an even head width, got {self.width // self.heads}",
+            self.head_size > 0 and self.head_size % 2 == 0,
+            f"rotary positions need an even head width, got {self.head_size}",
         )
         require(
             self.heads % kv_heads == 0,
@@ -64,3 +99,31 @@ class TransformerConfig:
             f"embedding_size {self.embedding_size} is smaller than the vocabulary of {self.vocab_size}",
         )
         require(self.shift in (0, 1), f"shift is 0 or 1, got {self.shift}")
+
+
+@functools.cache  # FLOPs are counted for every pass
+def _linears(shape: TransformerConfig) -> tuple[Linear, ...]:
+    width, queries, keys, ffn = shape.width, shape.query_width, shape.kv_width, shape.ffn
+    blocks, bias = (range(shape.layers),), shape.qkv_bias
+
+    def attention(name: str, outputs: int) -> Linear:
+        path = f"blocks.*.attention.{name}"
+        return Linear(
+            name=name, path=path, indices=blocks, inputs=width, outputs=outputs, half="attend", bias=bias,
+            input="qkv",
+        )  # fmt: skip
+
+    def feed(name: str, path: str, inputs: int, outputs: int, shared: str = "") -> Linear:
+        return Linear(
+            name=name, path=path, indices=blocks, inputs=inputs, outputs=outputs, half="feed", input=shared
+        )
+
+    return (
+        attention("q", queries),
+        attention("k", keys),
+        attention("v", keys),
+        feed("out", "blocks.*.attention.out", queries, width),
+        feed("gate", "blocks.*.gate", width, ffn, "gate_up"),
+        feed("up", "blocks.*.up", width, ffn, "gate_up"),
+        feed("down", "blocks.*.down", ffn, width),
+    )

@@ -1,9 +1,9 @@
 """The native bidirectional transformer: pre-norm, rotary positions, gated feed-forward.
 
-One implementation from half a million parameters on a laptop up to the shapes of LLaDA and Dream, which
-need grouped-query heads, projection biases and tied weights.
+One implementation for models from half a million parameters up to LLaDA and Dream, which need grouped-query
+heads, biases on q, k and v, and tied weights.
 
-Letters: B batch, L length, W positions computed, N positions asked for, D model width.
+Letters: B batch, L length, W positions computed, N positions requested, D model width, M width of attention.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from dtm.models.block import Block, rotary
+from dtm.models.block import RESIDUAL, Block, rotary
 from dtm.models.cache import Kept, KeyValues
 from dtm.models.denoiser import Denoiser
+from dtm.models.linears import Linear
 from dtm.models.recording import Recording
 from dtm.models.shape import TransformerConfig
 
 COMPILATIONS = 64
-"""Kinds of passes that torch.compile may prepare before it gives up; 8 by default."""
+"""Limit of recompilations of one function by torch.compile; torch's default is 8."""
 
 
 @functools.cache
 def fused(half: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """One half of a block by torch.compile; all blocks, models and batch sizes share it."""
+    """Compile one half of a block; all blocks, models and batch sizes share the result."""
     return torch.compile(half, dynamic=True)
 
 
@@ -38,19 +39,19 @@ class Transformer(Denoiser):
     """A stack of blocks between a token embedding and a head."""
 
     recompute: int = 0
-    """Blocks, from the first on, of which the input alone is kept and the rest is worked out again in the
-    backward pass: a third more arithmetic for a fraction of the memory (see `dtm.capacity.memory`)."""
+    """Number of blocks, from the first, that are recomputed in the backward pass (activation checkpointing):
+    a third more arithmetic for a fraction of the memory (see `dtm.capacity.memory`)."""
     adds_in_place: bool = False
-    """Whether products are added to the residual stream where it lies, if they can be; it spares passes over
-    that. For what `merging` makes: nothing is differentiated there, and it differs by rounding anyway."""
+    """Whether products are added to the residual stream in place where possible, which saves memory traffic.
+    Set by `merging`: merged models need no gradients, and differ by rounding anyway."""
     recording: Recording | None = None
-    """Passes over batches of one shape up to the last half block, to be replayed; see `record`."""
+    """CUDA graph of the pass over batches of one shape, without the last half block; see `record`."""
 
     def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.config = config
         self.vocab_size, self.mask_id, self.eos_id = config.vocab_size, config.mask_id, config.eos_id
-        self.shift = config.shift
+        self.shift, self.family = config.shift, config.family
         self.embedding = nn.Embedding(config.rows, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=config.norm_eps)
@@ -69,8 +70,8 @@ class Transformer(Denoiser):
         """Final hidden states; rotary positions are relative, so left padding shifts nothing.
 
         With a ``cache`` the keys and values are written into it. With ``start`` too, ``tokens`` are windows
-        that begin there: their keys and values are replaced, and those of other positions are the cache's.
-        ``at`` asks for the states of some positions alone, as indices into the flattened tokens.
+        that begin there: their keys and values are replaced, and those of other positions are read from it.
+        ``at`` requests the states of some positions only, as indices into the flattened tokens.
         """
         if self.recording is not None and attention is None and cache is None and self.recording.fits(tokens):
             x, mixed = self.recording(tokens)
@@ -85,13 +86,13 @@ class Transformer(Denoiser):
     def hidden_at(
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None, at: Int[Tensor, " N"]
     ) -> Float[Tensor, "N D"]:
-        """Final hidden states at flat positions; of other positions the last half block is left out."""
+        """Final hidden states at flat positions; the last half block runs at these only."""
         return self.hidden(tokens, attention, at=at)
 
     def fill(
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None, cache: KeyValues
     ) -> None:
-        """Write the keys and values of whole rows into the cache; states are not asked for."""
+        """Write the keys and values of whole rows into the cache, and return no states."""
         self._trunk(tokens, attention, cache)
 
     def _trunk(
@@ -100,12 +101,11 @@ class Transformer(Denoiser):
         attention: Bool[Tensor, "B L"] | None = None,
         cache: KeyValues | None = None,
         start: Int[Tensor, " B"] | None = None,
-    ) -> tuple[Float[Tensor, "B W D"], Float[Tensor, "B W D"]]:
-        """The input of the last block, and what its attention mixes."""
+    ) -> tuple[Float[Tensor, "B W D"], Float[Tensor, "B W M"]]:
+        """Run all blocks but the last half: the input of the last block, and the result of its attention."""
         mask = None if attention is None else attention[:, None, None, :]
         length = tokens.shape[1] if cache is None else cache.length
-        head_width = self.config.width // self.config.heads
-        rotation = rotary(length, head_width, self.config.rope_base, tokens.device)
+        rotation = rotary(length, self.config.head_size, self.config.rope_base, tokens.device)
         where = None
         if start is not None:
             where = start[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
@@ -127,34 +127,34 @@ class Transformer(Denoiser):
         return x, self._run(last, attended, self.blocks[last], x, kept[last])
 
     def _run(self, number: int, part: Callable[..., Tensor], *inputs: Any) -> Tensor:
-        """Part of a block, worked out again in the backward pass if the block is one of those that are."""
+        """Run a part of a block, with activation checkpointing if the block is one to recompute."""
         if number < self.recompute and torch.is_grad_enabled():
             return checkpoint(part, *inputs, use_reentrant=False)
         return part(*inputs)
 
     def new_cache(self, rows: int, length: int) -> KeyValues:
-        """Room for the keys and values of so many rows, in the precision that they will come in."""
+        """Allocate a cache of keys and values for ``rows`` rows, in the precision of the passes."""
         weight = self.embedding.weight
         kind = weight.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
-        heads, head_width = self.config.kv_heads or self.config.heads, self.config.width // self.config.heads
+        heads, head_width = self.config.kv_heads or self.config.heads, self.config.head_size
 
-        def room() -> Tensor:
+        def empty() -> Tensor:
             return torch.zeros(rows, length, heads, head_width, dtype=dtype, device=weight.device)
 
-        return KeyValues(tuple((room(), room()) for _ in self.blocks))
+        return KeyValues(tuple((empty(), empty()) for _ in self.blocks))
 
     def compile_blocks(self) -> None:
-        """Let torch.compile fuse the halves of the blocks from now on.
+        """Compile the halves of the blocks with torch.compile from now on.
 
-        Training, rollouts, passes over windows, with and without adapters and padding: each is compiled for
-        itself, and the second half once more for the rows of the last block.
+        Each kind of pass is compiled separately: training, rollouts, passes over windows, with and without
+        adapters and padding. The second half is compiled once more for the rows of the last block.
         """
         torch._dynamo.config.recompile_limit = COMPILATIONS
         self.compiled = True
 
     def _feed(self, block: Block, x: Tensor, mixed: Tensor) -> Tensor:
-        """The second half of a block."""
+        """Run the second half of a block."""
         if self.adds_in_place and block.can_add_in_place(x, mixed):
             return block.feed_in_place(x, mixed, self._prepared(Block.widened))
         return self._prepared(Block.feed)(block, x, mixed)
@@ -163,16 +163,23 @@ class Transformer(Denoiser):
         return fused(half) if self.compiled else half
 
     def record(self, shape: torch.Size) -> None:
-        """Replay passes over batches of this shape from now on, in the present precision; needs CUDA.
+        """Record a CUDA graph of the pass over batches of this shape, and replay it from now on.
 
-        The last half block is not recorded, for its positions are others each time. Takes the memory of such
-        a pass for good, so it is for small models.
+        The graph uses the current precision. The last half block is not recorded, because its positions
+        differ from pass to pass. The graph keeps the memory of one pass, so this is for small models.
         """
         self.recording = None
         last: Any = self.blocks[-1]
-        mixing = [module for name, module in last.attention.named_children() if name != "out"]
-        weights = nn.ModuleList([self.embedding, *self.blocks[:-1], last.attention_norm, *mixing])
+        weights = nn.ModuleList([self.embedding, *self.blocks[:-1], *last.attend_modules()])
         self.recording = Recording(self._trunk, weights, shape)
+
+    def linears(self) -> tuple[Linear, ...]:
+        """Linear layers of the blocks, as the configuration declares them."""
+        return self.config.linears()
+
+    def flops(self, computed: int, attended: int, scored: int) -> int:
+        """Floating-point operations of a forward pass; see `TransformerConfig.flops`."""
+        return int(self.config.flops(computed, attended, scored))
 
     def head(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N W"]:
         """Logits of chosen hidden states."""
@@ -184,10 +191,10 @@ class Transformer(Denoiser):
         input_ids: Int[Tensor, "B L"],
         attention_mask: Bool[Tensor, "B L"] | Int[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L W"]:
-        """The head as the checkpoint has it, at every position: for inspection, not for training.
+        """Logits at every position, for inspection, not for training.
 
-        Neither the shift nor the exclusion of the mask token is applied, so the numbers are those of the
-        model's own reference code.
+        Neither the shift nor the exclusion of the mask token is applied, so they equal those of the model's
+        own reference code.
         """
         attention = None if attention_mask is None else attention_mask.bool()
         states = self.hidden(input_ids, attention)
@@ -195,11 +202,12 @@ class Transformer(Denoiser):
 
     @torch.no_grad()
     def _initialise(self, generator: torch.Generator) -> None:
-        """Normal weights of deviation 0.02; projections into the residual stream are scaled down."""
-        residual = 0.02 / (2 * self.config.layers) ** 0.5
+        """Draw normal weights of deviation 0.02, smaller in layers that write into the residual stream."""
+        small = 0.02 / (2 * self.config.layers) ** 0.5
+        residual = tuple(f"{name}.weight" for name in RESIDUAL)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
-                deviation = residual if name.endswith(("out.weight", "down.weight")) else 0.02
+                deviation = small if name.endswith(residual) else 0.02
                 parameter.normal_(0.0, deviation, generator=generator)
             elif name.endswith("bias"):
                 parameter.zero_()

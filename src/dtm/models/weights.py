@@ -1,7 +1,7 @@
-"""Weights on disk: one safetensors file or several with an index, read strictly and tensor by tensor.
+"""Load weights strictly and tensor by tensor, from one safetensors file or from several with an index.
 
-Names and shapes are checked against the model before anything is read, and each tensor goes from its file
-to its place alone: loading needs the memory of the model and of one tensor.
+Names and shapes are checked against the model before any weight is read. Tensors are loaded one at a time, so
+loading needs the memory of the model and of one tensor.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def weight_files(folder: Path) -> dict[str, Path]:
-    """The file of each tensor; an absent file is named."""
+    """Tensor name → its file; a missing file is an error that names it."""
     if not (folder / INDEX).is_file():
         path = folder / SINGLE
         with _opened(path) as file:
@@ -49,7 +49,7 @@ def weight_files(folder: Path) -> dict[str, Path]:
 
 
 def read_index(folder: Path) -> dict[str, str]:
-    """Tensor name → file name, as the index says."""
+    """Tensor name → file name, from the index."""
     try:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         return {str(name): str(shard) for name, shard in index["weight_map"].items()}
@@ -65,7 +65,7 @@ def read_index(folder: Path) -> dict[str, str]:
 
 
 def require_same_names(expected: Mapping[str, str], found: Mapping[str, Any], source: Path) -> None:
-    """Every tensor of the model is there, and nothing else."""
+    """Raise an error for the first tensor that is missing or unexpected."""
     for name in sorted(expected.keys() - found.keys()):
         raise CheckpointError(f"{source} misses tensor {name!r} (the model's {expected[name]!r})")
     for name in sorted(found.keys() - expected.keys()):
@@ -75,12 +75,12 @@ def require_same_names(expected: Mapping[str, str], found: Mapping[str, Any], so
 def check(
     model: nn.Module, folder: Path, stored_name: Callable[[str], str]
 ) -> dict[Path, list[tuple[str, str]]]:
-    """Where each tensor is and where it goes: by file, pairs of stored and native names.
+    """Compare names and shapes with the model's, and return pairs of stored and native names for each file.
 
-    Names and shapes are compared with the model's, and no weight is read.
+    No weight is read.
     """
     files = weight_files(folder)
-    # A quantised layer has a weight of its own shape, but it is filled from the full one.
+    # An NF4 layer on the meta device has the shape of the full weight, which it is filled from.
     shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
     expected = {stored_name(name): name for name in shapes}
     require_same_names(expected, files, folder / (INDEX if (folder / INDEX).is_file() else SINGLE))
@@ -103,7 +103,7 @@ def fill(
     dtype: torch.dtype | None,
     device: torch.device,
 ) -> None:
-    """Load a model that was built without memory; ``dtype`` None keeps what the files hold."""
+    """Load the weights of a model on the meta device; ``dtype`` None keeps the dtype of the files."""
     for path, names in check(model, folder, stored_name).items():
         with _opened(path) as file:
             for name, native in names:
@@ -113,7 +113,7 @@ def fill(
 def place(
     model: nn.Module, name: str, value: Tensor, dtype: torch.dtype | None, device: torch.device
 ) -> None:
-    """Put one tensor where it belongs; a copy, so that the file can change while the model lives."""
+    """Copy one tensor into the model; the file may change afterwards."""
     module, _, tensor = name.rpartition(".")
     parent = model.get_submodule(module)
     if tensor == "weight" and is_nf4(parent):
@@ -125,7 +125,7 @@ def place(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """A safetensors file; one that is absent or damaged is named."""
+    """Open a safetensors file; a missing or damaged one is an error that names it."""
     try:
         with safe_open(path, "pt") as file:
             yield file

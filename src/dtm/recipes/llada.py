@@ -14,11 +14,11 @@ from dtm.config import (
     EvaluationConfig,
     LanguageConfig,
     ModelConfig,
-    ObjectiveConfig,
     OptimizerConfig,
     ReplayConfig,
     RunConfig,
     TiltConfig,
+    configure_method,
 )
 
 HUB = "GSAI-ML/LLaDA-8B-Instruct"
@@ -27,7 +27,7 @@ HUB = "GSAI-ML/LLaDA-8B-Instruct"
 def _llada(
     kind: str, step: float, steps: int, lr: float, batch: int, clip: float, replay: ReplayConfig
 ) -> RunConfig:
-    """What the four have in common: 4-bit base, LoRA 128/64 on the published four, SAR blocks of 32.
+    """The common settings: 4-bit base, LoRA 128/64 on the published four, SAR blocks of 32.
 
     Rollouts are drawn at temperature 1 and evaluations at 0, as in the paper; Sudoku's rollouts too at 0.
     """
@@ -44,13 +44,13 @@ def _llada(
             temperature=0.0 if kind == "sudoku" else 1.0,
             batch=32,
         ),
-        objective=ObjectiveConfig(control_variate="one", guard=False, prompt_baseline=False),
-        tilt=TiltConfig(step=step, final=100.0, max_steps=steps, absorbed=9.0, patience=3),
+        method=configure_method("c-dtm", control_variate="one", guard=False, prompt_baseline=False),
+        tilt=TiltConfig(step=step, final=100.0, max_steps=steps, absorbed="never"),
         replay=replay,
         optimizer=OptimizerConfig(
             lr=lr, batch=batch, micro_batch=12, weight_decay=0.1, clip_norm=clip, warmup=0.05, decay=0.1
         ),
-        evaluation=EvaluationConfig(prompts=64, completions=1, temperature=0.0),
+        evaluation=EvaluationConfig(prompts=64, completions=1, temperature=0.0, patience=3),
     )
 
 
@@ -61,23 +61,23 @@ def _buffer(prompts: int, completions: int, every: int) -> ReplayConfig:
 
 
 def llada_sudoku() -> RunConfig:
-    """LLaDA-8B on 4×4 Sudoku: h = 5, 256 steps of 64 a phase, one completion of each of 80 puzzles."""
+    """LLaDA-8B on 4×4 Sudoku: h = 5, 256 steps of 64 per phase, one completion of each of 80 puzzles."""
     config = _llada("sudoku", 5.0, 256, 3e-6, 64, 2.0, _buffer(80, 1, 32))
     return replace(config, task=LanguageConfig(kind="sudoku", prompt_length=1500))
 
 
 def llada_countdown() -> RunConfig:
-    """LLaDA-8B on Countdown: h = 6, 800 steps of 96 a phase, six completions of each of 80 items."""
+    """LLaDA-8B on Countdown: h = 6, 800 steps of 96 per phase, six completions of each of 80 items."""
     return _llada("countdown", 6.0, 800, 4e-6, 96, 2.0, _buffer(80, 6, 25))
 
 
 def llada_gsm8k() -> RunConfig:
-    """LLaDA-8B on GSM8K: h = 1, 800 steps of 96 a phase, six completions of each of 80 questions."""
+    """LLaDA-8B on GSM8K: h = 1, 800 steps of 96 per phase, six completions of each of 80 questions."""
     return _llada("gsm8k", 1.0, 800, 5e-5, 96, 2.0, _buffer(80, 6, 50))
 
 
 def llada_math500() -> RunConfig:
-    """LLaDA-8B on MATH: h = 1, 400 steps of 72 a phase, eight completions of each of 60 problems."""
+    """LLaDA-8B on MATH: h = 1, 400 steps of 72 per phase, eight completions of each of 60 problems."""
     return _llada("math500", 1.0, 400, 1e-5, 72, 1.0, _buffer(60, 8, 50))
 
 
@@ -111,7 +111,7 @@ def llada_custom() -> RunConfig:
     config = _llada("custom", 2.5, 400, 1e-5, 96, 1.0, _buffer(64, 8, 25))
     return replace(
         config,
-        objective=ObjectiveConfig(),
+        method=configure_method("c-dtm"),
         adapter=AdapterConfig(rank=128, alpha=64.0),
         replay=replace(config.replay, priority=0.5),
     )

@@ -11,12 +11,12 @@ from dtm.config import (
     EvaluationConfig,
     MazeConfig,
     ModelConfig,
-    ObjectiveConfig,
     OptimizerConfig,
     PretrainConfig,
     ReplayConfig,
     RunConfig,
     TiltConfig,
+    configure_method,
 )
 
 
@@ -33,13 +33,13 @@ def maze_small() -> RunConfig:
         task=MazeConfig(size=15),
         model=ModelConfig(base="maze-small", width=128, layers=3, heads=4, ffn=256),
         decoding=DecodingConfig(order="max-probability", block=8, certainty=0.999, batch=320),
-        audit=AuditConfig(share=0.0),  # what certainty 0.999 can change is bounded
-        objective=ObjectiveConfig(after_end=False),
+        audit=AuditConfig(share=0.0),  # the effect of certainty 0.999 is bounded
+        method=configure_method("c-dtm", after_end=False),
         tilt=TiltConfig(step=10 / 3, final=10.0, max_steps=120),
         replay=ReplayConfig(prompts=160, completions=8, refresh_every=40, refresh_fraction=0.5, priority=0.5),
         optimizer=OptimizerConfig(lr=3e-4, batch=192, decay=0.8),
         evaluation=EvaluationConfig(prompts=128, completions=8),
-        pretrain=PretrainConfig(steps=6000, batch=512, lr=3e-3),
+        pretrain=PretrainConfig(steps=6000, batch=512, lr=3e-3, after_end=False),
     )
 
 
@@ -52,13 +52,13 @@ def maze() -> RunConfig:
         model=ModelConfig(width=320, layers=6, heads=5, ffn=928),
         decoding=DecodingConfig(order="max-probability", block=8, certainty=0.9999, batch=2560),
         audit=AuditConfig(share=0.0),
-        objective=ObjectiveConfig(after_end=False),
+        method=configure_method("c-dtm", after_end=False),
         tilt=TiltConfig(step=2.5, final=32.5, max_steps=270),
         replay=ReplayConfig(prompts=2048, completions=8, refresh_every=270, priority=0.5),
         optimizer=OptimizerConfig(lr=1e-4, batch=768, decay=0.8),
         evaluation=EvaluationConfig(prompts=256, completions=4),
         checkpoint=CheckpointConfig(every=500),  # a phase takes seconds, and its end is saved
-        pretrain=PretrainConfig(steps=16_000, batch=512, lr=2e-3, settle=0.3),
+        pretrain=PretrainConfig(steps=16_000, batch=512, lr=2e-3, settle=0.3, after_end=False),
     )
 
 
@@ -69,7 +69,7 @@ def maze_paper() -> RunConfig:
         best,
         recipe="maze-paper",
         decoding=DecodingConfig(order="uniform", batch=2560),
-        objective=ObjectiveConfig(control_variate="one", guard=False, prompt_baseline=False),
+        method=configure_method("c-dtm", control_variate="one", guard=False, prompt_baseline=False),
         pretrain=PretrainConfig(steps=1930, batch=1024, lr=2e-3),
         tilt=TiltConfig(step=2.5, final=15.0, max_steps=200),
         replay=ReplayConfig(

@@ -1,4 +1,4 @@
-"""Sudoku and Countdown by small models from scratch: the benchmarks' puzzles at a scale of minutes."""
+"""Sudoku and Countdown with small models from scratch: the benchmarks' puzzles in minutes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dtm.config import (
     EvaluationConfig,
     MiniConfig,
     ModelConfig,
-    ObjectiveConfig,
     OptimizerConfig,
     PretrainConfig,
     ReplayConfig,
     RunConfig,
     TiltConfig,
+    configure_method,
 )
 
 
@@ -24,7 +24,7 @@ def sudoku_mini() -> RunConfig:
         task=MiniConfig(kind="sudoku-mini", solved=0.28),
         model=ModelConfig(width=256, layers=6, heads=4, ffn=704),
         decoding=DecodingConfig(order="max-probability", block=8, batch=4096),
-        objective=ObjectiveConfig(),
+        method=configure_method("c-dtm"),
         tilt=TiltConfig(step=4.5, final=36.0, max_steps=60),
         replay=ReplayConfig(
             prompts=256, completions=16, refresh_every=30, refresh_fraction=0.5, priority=0.5
@@ -43,7 +43,7 @@ def countdown_mini() -> RunConfig:
         task=MiniConfig(kind="countdown-mini", solved=0.2),
         model=ModelConfig(width=320, layers=6, heads=5, ffn=928),
         decoding=DecodingConfig(order="max-probability", block=8, batch=4096),
-        objective=ObjectiveConfig(),
+        method=configure_method("c-dtm"),
         tilt=TiltConfig(step=6.0, final=24.0, max_steps=100),
         replay=ReplayConfig(
             prompts=512, completions=16, refresh_every=50, refresh_fraction=0.5, priority=0.5

@@ -1,1 +1,1 @@
-"""Figures and pages made from what a run has written."""
+"""Reports of a run: display, figures, model card, export."""

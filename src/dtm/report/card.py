@@ -1,4 +1,4 @@
-"""A README for a model's folder: what it is, how it was made, what it reaches."""
+"""A README for a model's folder: what the model is, how it was made, and its results."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from dtm.config import LanguageConfig, MazeConfig, RunConfig
+from dtm.config import LanguageConfig, MazeConfig, MiniConfig, RunConfig
+from dtm.config.registry import load_method_class
+from dtm.loop.policies import make_loop
 
 Form = Literal["adapter", "merged", "weights"]
-"""What the folder holds."""
+"""Contents of the folder."""
 USES = {
     "adapter": "The folder is a PEFT adapter with the module names of its base: peft loads it over that "
     "model, and so do `dtm eval` and `dtm sample`.",
@@ -39,12 +41,11 @@ def model_card(
 
 
 def _how(config: RunConfig) -> str:
-    baseline = config.objective.baseline
-    return "tuned by Discrete Tilt Matching" if baseline is None else f"tuned by {config.objective.name}"
+    return f"tuned by {config.method.name}"
 
 
 def _front_matter(config: RunConfig, form: Form) -> str:
-    """What the hub reads; a base that lies in a folder is nobody else's."""
+    """Front matter for the hub; a base in a local folder is not named."""
     base = str(config.model.base)
     named = (
         [f"base_model: {base}"] if re.fullmatch(r"[\w.-]+/[\w.-]+", base) and not Path(base).exists() else []
@@ -58,17 +59,18 @@ def _facts(config: RunConfig, summary: Mapping[str, Any]) -> list[str]:
     made = f"seed {config.seed}, commit {summary.get('commit')}"
     if "tuned" not in summary:
         steps = config.pretrain.steps
-        return ["base: none, trained from scratch", f"objective: evidence bound, {steps} steps", data, made]
-    objective = config.objective
-    guard = "on" if objective.guard else "off"
-    method = f"c-DTM, control variate `{objective.control_variate}`, ratio guard {guard}"
-    reached = f"tilt: a = {summary['tilt']:g}"
-    if objective.baseline is not None:
-        chosen = ", ".join(f"{field} {value}" for field, value in asdict(objective.baseline).items())
-        method, reached = f"{objective.name}: {chosen}", f"iterations: {summary['tilt']:g}"
+        return [
+            "base: none, trained from scratch",
+            f"trained on the evidence bound, {steps} steps",
+            data,
+            made,
+        ]
+    method = load_method_class(config.method.name)(config.method)
+    fields = [f"{name} {value}" for name, value in asdict(config.method).items() if name != "name"]
+    reached = make_loop(config, method).reached(summary["tilt"])
     lines = [
         f"base: `{config.model.base}`{' in NF4' if config.model.nf4 else ''}",
-        f"objective: {method}",
+        f"method: {config.method.name} ({', '.join(fields)})",
         f"{reached} in {summary['steps']} steps; {summary['finished']}",
         f"reward: {config.reward.function or _own_reward(config)}",
         data,
@@ -90,8 +92,10 @@ def _data(config: RunConfig) -> str:
     task = config.task
     if isinstance(task, MazeConfig):
         return f"paths through a generated {task.size}×{task.size} maze, seed {task.seed}"
-    if not isinstance(task, LanguageConfig):
+    if isinstance(task, MiniConfig):
         return f"{task.kind}, generated{'' if task.data_dir is None else '; published test items'}"
+    if not isinstance(task, LanguageConfig):
+        return task.kind
     if task.kind == "custom":
         return f"own rows, {Path(str(task.data)).name}"
     return f"{task.kind}, {task.protocol} prompts, completions of {task.completion_length} tokens"

@@ -1,4 +1,4 @@
-"""A completion as it is uncovered: drawn over itself on a terminal, a few snapshots elsewhere."""
+"""Show how a completion is unmasked: an animation on a terminal, a few snapshots elsewhere."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dtm.engine.frames import Frame
 MASK = "░"
 STYLES = {"masked": "dim", "new": "bold green", "old": ""}
 SECONDS, LONGEST = 8.0, 0.15
-"""How long the whole replay takes, and how long a frame stays at most."""
+"""Seconds of the whole replay, and of a frame at most."""
 SNAPSHOTS = 5
-"""Frames shown where nothing can be drawn over."""
+"""Frames shown where there is no terminal."""
 
 Read = Callable[[Sequence[int]], str]
 """Token ids as text, without special tokens."""
@@ -38,7 +38,7 @@ def show(frames: Sequence[Frame], read: Read, console: Console) -> None:
 
 
 def drawn(frame: Frame, read: Read) -> Text:
-    """A frame as text: masks where nothing is known yet, the newest tokens set off.
+    """A frame as text: masks where tokens are not revealed yet, the newest tokens highlighted.
 
     End tokens are not drawn, so the masks after the end of a text vanish one by one.
     """

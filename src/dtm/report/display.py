@@ -1,4 +1,4 @@
-"""Progress for a person: one live line on a terminal, plain lines elsewhere."""
+"""Progress of a run: one live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 from dtm.config import RunConfig
 from dtm.config.budget import SPENT, Budget
 from dtm.evaluation.evaluate import Evaluation
-from dtm.loop.annealing import phase_steps
+from dtm.loop.policy import Loop, number
 from dtm.runs.events import Event
 
 PLAIN_EVERY = 10.0
@@ -22,10 +22,10 @@ PLAIN_EVERY = 10.0
 
 
 class Display:
-    """Follows a run's events: phase, tilt, reward, absorbed fraction, ESS, rollouts a second, time left."""
+    """Follows a run's events: phase, tilt, reward, absorbed fraction, ESS, rollouts per second, time left."""
 
-    def __init__(self, config: RunConfig, console: Console | None = None) -> None:
-        self.config = config
+    def __init__(self, config: RunConfig, loop: Loop, console: Console | None = None) -> None:
+        self.config, self.loop = config, loop
         self.budget = None if config.budget is None else Budget.parse(config.budget)
         self.console = console or Console()
         self.latest: dict[str, Any] = {"reward": None, "per_second": None, "audit": ""}
@@ -44,7 +44,7 @@ class Display:
             self._live.stop()
 
     def __call__(self, event: Event) -> None:
-        """Take in an event; print what deserves a line of its own."""
+        """Handle an event; print a line for important ones."""
         values = event.values
         if event.kind == "rollouts":
             self.latest |= {"reward": values["reward"], "per_second": values["per_second"]}
@@ -54,39 +54,26 @@ class Display:
             self.latest |= values
             self._tick(event.step)
         elif event.kind == "phase":
-            self._close(values)
+            line = self.loop.closing(values)
+            if line is not None:
+                self._say(line)
         elif event.kind == "evaluation":
             shown = {k: v for k, v in values.items() if k not in ("tilt", "seconds", *SPENT)}
             measures = "  ".join(f"{k} {v:.3f}" for k, v in shown.items())
-            self._say(f"{self._place(values['tilt'])} held out:  {measures}")
+            self._say(f"{self.loop.place(values['tilt'])} held out:  {measures}")
         elif event.kind == "resumed":
             self._say(f"resumed at step {event.step}, phase {values['phase'] + 1}, a = {values['tilt']:.3g}")
         elif event.kind == "stopped":
             self._say(f"stopped: {values['reason']}")
 
-    def _place(self, tilt: float) -> str:
-        """The tilt, or for a baseline the iterations done."""
-        anneals = self.config.objective.baseline is None
-        return f"a = {tilt:<5.3g}" if anneals else f"after {tilt:.0f} iterations"
-
-    def _close(self, values: Mapping[str, Any]) -> None:
-        """A line for a phase; a baseline's iterations are too many to tell."""
-        if self.config.objective.baseline is None:
-            self._say(
-                f"phase {values['phase'] + 1}  a {values['tilt']:.3g} → {values['tilt'] + values['h']:.3g}  "
-                f"{values['steps']} steps ({values['reason']})  ESS {values['ess']:.2f}  "
-                f"absorbed {_share(values['absorbed'])} ± {_share(values['absorbed_error'])} "
-                f"of {values['available']:.3f} nats"
-            )
-
     def _audit(self, values: Mapping[str, Any]) -> None:
-        """What the shortcuts of decoding change, for the live line; the end of them has a line of its own."""
+        """Show the audit of decoding shortcuts in the live line; a fallback has a line of its own."""
         self.latest["audit"] = (
             f"  {values['agreement']:.0%} as exact decoding, reward {values['reward_shift']:+.3f}"
         )
         if values["falls_back"] is not None:
             self.latest["audit"] = ""
-            self._say(f"decoding takes no shortcuts from here on: {values['falls_back']}")
+            self._say(f"exact decoding from here on: {values['falls_back']}")
 
     def _tick(self, step: int) -> None:
         now = time.perf_counter()
@@ -98,38 +85,20 @@ class Display:
 
     def _line(self, step: int) -> str:
         v = self.latest
-        fraction = v["phase_step"] / phase_steps(self.config)
+        fraction = v["phase_step"] / self.loop.steps
         if self.budget is None:
-            done = (v["tilt"] + v["h"] * fraction) / self.config.tilt.final
+            done = (v["tilt"] + v["h"] * fraction) / self.loop.final
         else:
             done = min(self.budget.share(v), 1.0)
         if self.start is None:
             self.start = done  # a resumed run has not spent its time here
         spent = time.perf_counter() - self.begin
         left = f"{_clock(spent * (1 - done) / (done - self.start))} left" if done > self.start else ""
-        if self.config.objective.baseline is not None:
-            return (
-                f"  iteration {v['phase'] + 1}  step {step}  reward {_number(v['reward'], 3)}  "
-                f"loss {v['loss']:.4f}  {_number(v['per_second'], 0)} rollouts/s{v['audit']}  {left}"
-            )
-        return (
-            f"  phase {v['phase'] + 1}  a {v['tilt']:.3g} + h {v['h']:.3g}  step {step}  "
-            f"reward {_number(v['reward'], 3)}  "
-            f"absorbed {_share(v['absorbed'])}  loss {v['loss']:.4f}  ESS {v['ess']:.2f}  "
-            f"{_number(v['per_second'], 0)} rollouts/s{v['audit']}  {left}"
-        )
+        speed = f"{number(v['per_second'], 0)} rollouts/s{v['audit']}"
+        return f"  {self.loop.status(v, step)}  {speed}  {left}"
 
     def _say(self, text: str) -> None:
         self.console.print(text, highlight=False)
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0%}"
-
-
-def _number(value: float | None, digits: int) -> str:
-    """A number not yet known, as after a resume in mid-phase, is a dash."""
-    return "–" if value is None else f"{value:.{digits}f}"
 
 
 def _clock(seconds: float) -> str:
@@ -138,7 +107,7 @@ def _clock(seconds: float) -> str:
 
 
 class PretrainDisplay:
-    """Follows a pretraining: the bound on held-out examples, steps a second, time left."""
+    """Follows a pretraining: the bound on held-out examples, steps per second, time left."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console()

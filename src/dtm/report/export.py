@@ -58,5 +58,5 @@ def _copy(files: Iterable[Path], out: Path) -> None:
 
 
 def _results(run: RunFolder) -> list[dict[str, Any]]:
-    """What `dtm eval --task` has measured of this run."""
+    """Results of `dtm eval --task` for this run."""
     return [read_result(path) for path in sorted((run.path / FOLDER).glob("*.json"))]

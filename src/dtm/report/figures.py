@@ -20,16 +20,16 @@ Rows = Sequence[Mapping[str, Any]]
 
 BLUE, VERMILION, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#6B6B6B"
 PURPLE, ORANGE, SKY = "#CC79A7", "#E69F00", "#56B4E9"
-"""From the palette of Okabe and Ito, told apart by all readers."""
+"""Colours of Okabe and Ito, which colour-blind readers can distinguish."""
 STYLES = [
     (colour, style)
     for colours in ((BLUE, VERMILION, GREEN), (PURPLE, ORANGE, SKY))
     for style in ("-", "--")
     for colour in colours
 ]
-"""How the settings of a grid are drawn: three colours, first solid and then dashed, then three more."""
+"""Styles of the settings of a grid: three colours, first solid and then dashed, then three more."""
 PLAIN = [(colour, "-") for colour in (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY, "black")]
-"""How settings are drawn that have nothing to do with each other: a colour for each."""
+"""Styles of unrelated settings: a colour for each."""
 
 PANELS = {
     "accuracy": "Accuracy",
@@ -135,7 +135,7 @@ def _curve(axes: Axes, runs: Sequence[Rows], key: str, colour: str, style: str, 
 
 
 def _references(axes: Axes, base: float, best: float | None) -> None:
-    """Where the reward started and where it could end, each named at its line."""
+    """Lines at the base's reward and at the best possible one, with labels."""
     axes.axhline(base, color=GREY, linewidth=1, linestyle=":")
     _name(axes, f"base {base:.3g}", (0.98, base), below=True)
     if best is not None:
@@ -145,7 +145,7 @@ def _references(axes: Axes, base: float, best: float | None) -> None:
 
 
 def _name(axes: Axes, text: str, at: tuple[float, float], *, below: bool) -> None:
-    """A line's name, at the right under it or at the left over it: where a rising curve is not."""
+    """Label a line where a rising curve does not hide the text: right below it, or left above it."""
     axes.annotate(
         text,
         at,

@@ -1,4 +1,4 @@
-"""What a finished run leaves behind: figures, a summary, and a card for the model."""
+"""The report of a finished run: figures, a summary, and a model card."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from dtm.config import RunConfig
+from dtm.loop.assemble import Assembly
 from dtm.loop.progress import Progress
 from dtm.report.card import Form, model_card
 from dtm.report.figures import annealing_figure, phases_figure
 from dtm.runs.events import read_events
 from dtm.runs.folder import RunFolder, write_json, write_text
-from dtm.tasks.base import Task
 
 
-def write_report(folder: RunFolder, config: RunConfig, task: Task, progress: Progress) -> dict[str, Any]:
+def write_report(folder: RunFolder, assembly: Assembly, progress: Progress) -> dict[str, Any]:
     """Figures, ``summary.json`` and the model card, from what the run has logged."""
+    config, task, loop = assembly.config, assembly.task, assembly.loop
     made_by = json.loads((folder.path / "environment.json").read_text(encoding="utf-8"))["commit"]
     summary = summarise(config, progress, made_by)
     left_out = getattr(task, "too_long", {})
@@ -24,13 +25,10 @@ def write_report(folder: RunFolder, config: RunConfig, task: Task, progress: Pro
         summary["too_long"] = left_out
     folder.figures.mkdir(exist_ok=True)
     measured = read_events(folder.metrics, "evaluation")
-    anneals = config.objective.baseline is None
     phases = [row | {"step": row["h"]} for row in read_events(folder.metrics, "phase")]
     figures = {
-        "annealing": annealing_figure(
-            measured, best=summary.get("best"), axis="tilt $a$" if anneals else "iteration"
-        ),
-        "phases": phases_figure(phases) if anneals else None,
+        "annealing": annealing_figure(measured, best=summary.get("best"), axis=loop.axis),
+        "phases": phases_figure(phases) if loop.measures_absorbed else None,
         "samples": task.picture(
             read_samples(folder.samples, first=True), read_samples(folder.samples, first=False)
         ),

@@ -1,8 +1,8 @@
-"""Checkpoints that are either whole or not there.
+"""Checkpoints that are either complete or absent.
 
 A checkpoint is written to a temporary name, hashed, flushed to disk and only then renamed to
-``step-N``. A run killed at any moment, in the middle of a write too, leaves the previous one intact;
-what is found damaged is passed over with a warning.
+``step-N``. A run killed at any moment, also in the middle of a write, leaves the previous one intact;
+a damaged checkpoint is skipped with a warning.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Checkpoint:
 def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, keep: int, phase: int = 0) -> Path:
     """Write ``folder/step-N`` atomically, then drop all but the latest ``keep``.
 
-    The name tells the step and, after the first phase, the phase: a phase that closes is a new state of
-    the same step. Each name stands for one state, so a whole checkpoint of that name is left as it is.
+    The name has the step and, after the first phase, the phase: closing a phase makes a new state at the
+    same step. Each name stands for one state, so a complete checkpoint of that name is kept as it is.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"step-{step:08d}" + (f"-phase-{phase:03d}" if phase else "")
@@ -71,15 +71,15 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def load_latest(folder: Path) -> Checkpoint:
-    """The newest checkpoint that is whole."""
+    """The newest complete checkpoint."""
     for path in _found(folder):
         problem = _damage(path)
         if problem is None:
             files = path.glob("*.safetensors")
             tensors = {file.stem: load_file(file) for file in files}
             return Checkpoint(tensors, json.loads((path / "state.json").read_text(encoding="utf-8")))
-        told = f"checkpoint {path} is damaged ({problem}); trying the one before"
-        warnings.warn(told, DtmWarning, stacklevel=2)
+        notice = f"checkpoint {path} is damaged ({problem}); trying the one before"
+        warnings.warn(notice, DtmWarning, stacklevel=2)
     raise CheckpointError(
         f"no usable checkpoint in {folder}: start a new run, without --resume and with another --out"
     )
@@ -91,7 +91,7 @@ def _found(folder: Path) -> list[Path]:
 
 
 def _damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint, if anything."""
+    """The damage of a checkpoint; None if it is complete."""
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as problem:

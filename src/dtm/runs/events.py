@@ -1,4 +1,4 @@
-"""What a run tells the outside: one stream of events, consumed by any callable."""
+"""Events of a run: one stream, consumed by any callable."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened, with its numbers.
+    """An event and its values.
 
-    ``audit`` when decoding is compared with exact decoding and ``rollouts`` when some are drawn, ``step``
+    ``audit`` when decoding is compared with exact decoding, ``rollouts`` after rollouts are drawn, ``step``
     after an optimiser step, ``phase`` at the end of a phase, ``evaluation`` after measuring on held-out
     prompts and ``samples`` with the completions behind it, ``resumed`` and ``stopped`` once each.
     """
@@ -28,11 +28,11 @@ class Event:
 Callback = Callable[[Event], None]
 """Anything that can be called with an event; ``callbacks=[print]`` works."""
 Emit = Callable[..., None]
-"""Makes an event of a kind and numbers by name, and tells every callback."""
+"""Emits an event of a kind with named values to every callback."""
 
 
 class SampleFiles:
-    """Writes the completions of each evaluation to ``samples/``, one JSON object a line."""
+    """Writes the completions of each evaluation to ``samples/``, one JSON object per line."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -48,7 +48,7 @@ class SampleFiles:
 
 
 class JsonLines:
-    """Appends every event but samples to ``metrics.jsonl`` as one JSON object a line."""
+    """Appends every event but samples to ``metrics.jsonl`` as one JSON object per line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

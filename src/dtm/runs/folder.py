@@ -1,11 +1,11 @@
-"""A run's folder: what lies where, and how a run is found again.
+"""A run's folder: its files, and how to find a run again.
 
 config.yaml       the resolved configuration
 environment.json  versions, machine and commit
-fingerprint.json  what decides its result apart from the objective
+fingerprint.json  everything that decides its result apart from the method
 metrics.jsonl     one object for every event
 samples/          completions with rewards, from each evaluation
-checkpoints/      step-N, whole or not there
+checkpoints/      step-N, complete or absent
 figures/          made from metrics.jsonl and samples/
 model/            the tuned model, with a card
 summary.json      base, tuned and best possible
@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dtm.errors import CheckpointError, ConfigError, nearest, require
 from dtm.config import RunConfig
-from dtm.config.serialise import load_yaml, to_yaml
+from dtm.config.legacy import is_legacy
+from dtm.config.serialise import load_yaml, read_mapping, to_yaml
+from dtm.errors import CheckpointError, ConfigError, nearest, require
 
 RUNS = Path("runs")
 
@@ -49,7 +50,7 @@ class RunFolder:
 
     @classmethod
     def find(cls, path: Path) -> RunFolder:
-        """An existing run; a wrong path is answered with the runs that there are."""
+        """An existing run; the error of a wrong path lists the runs there are."""
         if not (path / "config.yaml").is_file():
             here = [str(p.parent) for p in path.parent.glob("*/config.yaml")]
             here += [str(p.parent) for p in RUNS.glob("*/config.yaml")]
@@ -59,7 +60,7 @@ class RunFolder:
 
     @classmethod
     def latest(cls, recipe: str, kind: str) -> RunFolder:
-        """The newest run of a recipe directly under ``runs/``, before all those that have finished."""
+        """The newest unfinished run of a recipe directly under ``runs/``, else the newest finished one."""
         found = [cls(path.parent) for path in RUNS.glob("*/config.yaml")]
         found = [folder for folder in found if folder.kind == kind and folder.recipe == recipe]
         require(
@@ -119,12 +120,12 @@ class RunFolder:
 
     @property
     def fingerprint(self) -> Path:
-        """What decides the result apart from the objective."""
+        """Everything that decides the result apart from the method."""
         return self.path / "fingerprint.json"
 
     @property
     def kind(self) -> str:
-        """Which command started it; of runs that did not write it down, what their folder's name says."""
+        """The command that started it; for old runs, from the folder's name."""
         try:
             written = json.loads((self.path / "environment.json").read_text(encoding="utf-8"))
             return str(written["kind"])
@@ -140,7 +141,7 @@ class RunFolder:
             return None
 
     def finished(self, path: Path) -> Path:
-        """One of the paths above, which is there once the run has finished."""
+        """One of the paths above, which exists once the run has finished."""
         require(
             path.exists(),
             f"{self.path} has not finished: it has no {path.name}. "
@@ -149,13 +150,22 @@ class RunFolder:
         )
         return path
 
+    def require_resumable(self) -> None:
+        """Refuse to continue a run of release 0.1, whose checkpoints and noise are others."""
+        require(
+            not is_legacy(read_mapping(self.config)),
+            f"{self.path} was started by dtm 0.1 and cannot be resumed by this release. A finished run can "
+            "still be sampled, evaluated and exported. To finish this one, install dtm 0.1, or start again.",
+            CheckpointError,
+        )
+
     def read_config(self) -> RunConfig:
         """The configuration that the run was started with, or continued with since."""
         return load_yaml(self.config, RunConfig())
 
 
 def environment() -> dict[str, Any]:
-    """What decides numbers besides the configuration: versions, machine, commit."""
+    """Versions, machine and commit: what decides numbers besides the configuration."""
     import torch
 
     return {
@@ -213,19 +223,19 @@ def processor() -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file in one move: readers see the old text or the new, never half of it."""
+    """Replace a file atomically: readers see the old text or the new."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file in one move."""
+    """Replace a JSON file atomically."""
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 def require_new(path: Path) -> None:
-    """Refuse a folder that holds a run, or that cannot be made; nothing is made here."""
+    """Refuse a folder that holds a run, or that cannot be made; make nothing."""
     require(
         not (path / "config.yaml").exists(),
         f"{path} already holds a run. Continue it with --resume, or choose another folder with --out.",
@@ -235,24 +245,24 @@ def require_new(path: Path) -> None:
     require(
         there.is_dir() and os.access(there, os.W_OK),
         f"no folder can be made at {path}: {there} is "
-        f"{'not for us to write in' if there.is_dir() else 'a file'}. Choose another place",
+        f"{'not writable' if there.is_dir() else 'a file'}. Choose another place",
     )
 
 
 def make_folder(path: Path) -> Path:
-    """The folder, with those above it; where none can be, it is said before the work that would fill it."""
+    """Make the folder and its parents; fail before the work that would fill it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise ConfigError(
             f"no folder can be made at {path}: {problem.strerror}. Choose another place"
         ) from None
-    require(os.access(path, os.W_OK), f"nothing may be written into {path}. Choose another place")
+    require(os.access(path, os.W_OK), f"{path} is not writable. Choose another place")
     return path
 
 
 def kept_json(path: Path, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """What ``make`` returns, made once and read back from the file afterwards."""
+    """The value that ``make`` returns, computed once and then read back from the file."""
     if not path.is_file():
         write_json(path, make())
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -7,20 +7,17 @@ policy decides whether the sample is skipped or the run stops, with all that is 
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
 import inspect
 import math
-import sys
 import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-from dtm.errors import ConfigError, DtmWarning, RewardError, nearest
+from dtm.errors import ConfigError, DtmWarning, RewardError
+from dtm.loading import last_line
 from dtm.tasks.base import Reward
 
 MAX_HANGS = 3
@@ -136,7 +133,7 @@ class Scorer:
     def _shown(self, prompt: Any, completion: Any) -> str:
         return (
             f"\n  prompt:     {_short(prompt)}\n  completion: {_short(completion)}\n"
-            "Mend the function, or leave such samples out: --reward.on-error skip."
+            "Fix the function, or leave such samples out: --reward.on-error skip."
         )
 
 
@@ -155,11 +152,7 @@ def _place(problem: BaseException, function: Callable[..., Any]) -> str:
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     frames = traceback.extract_tb(problem.__traceback__)[1:]  # the first one is ours
     own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
-    return _line(own or frames)
-
-
-def _line(frames: Sequence[traceback.FrameSummary]) -> str:
-    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return last_line(own or frames)
 
 
 def require_call(function: Callable[..., Any], name: str, columns: Iterable[str]) -> None:
@@ -180,52 +173,3 @@ def require_call(function: Callable[..., Any], name: str, columns: Iterable[str]
 def _short(value: Any, limit: int = 300) -> str:
     text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
-
-
-def load_function(spec: str, kind: str = "reward") -> Callable[..., Any]:
-    """The function named by ``module:function`` or ``path/to/file.py:function``."""
-    place, colon, name = spec.rpartition(":")
-    if not colon or not place or not name:
-        raise ConfigError(f"{kind} {spec!r} must be written module:function or path/to/file.py:function")
-    if place.endswith(".py") and not Path(place).exists():
-        raise ConfigError(f"{kind} {spec!r}: there is no file {place}")
-    try:
-        module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
-    except Exception as problem:
-        missing = problem.name if isinstance(problem, ModuleNotFoundError) else None
-        if missing is not None and f"{place}.".startswith(f"{missing}."):
-            raise ConfigError(
-                f"{kind} {spec!r}: {problem}. Run from the folder that holds it, or give the file's path."
-            ) from None
-        kind_of, file = type(problem).__name__, place.removesuffix(".py").rpartition(".")[2] + ".py"
-        frames = [f for f in traceback.extract_tb(problem.__traceback__) if f.filename.endswith(file)]
-        raise ConfigError(
-            f"{kind} {spec!r}: {place} cannot be imported, {kind_of}: {problem}{_line(frames)}"
-        ) from problem
-    function = getattr(module, name, None)
-    if not callable(function):
-        choices = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        raise ConfigError(f"{kind} {spec!r}: no function {name!r} in {place}. {nearest(name, choices)}")
-    return function
-
-
-def _import_module(name: str) -> Any:
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    return importlib.import_module(name)
-
-
-def _import_file(path: Path) -> Any:
-    """Run a file as a module of its own name; files beside it can be imported from it."""
-    name = f"dtm_user_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their own module up there
-    sys.path.insert(0, str(path.resolve().parent))
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.pop(0)
-    return module

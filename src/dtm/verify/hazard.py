@@ -1,7 +1,7 @@
 r"""The interpolant in the paper's own form (A): a time t, reveal times T^i, and the hazard weight.
 
 Kept to show that form (C) (`mask_count`) estimates the same integral. Do not train with it: under
-α(t) = t the weight 1/(1 − t) has infinite variance (spec, section 2).
+α(t) = t the weight 1/(1 − t) has infinite variance (docs/method.md, section 2).
 """
 
 from __future__ import annotations

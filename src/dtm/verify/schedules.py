@@ -2,7 +2,7 @@ r"""Unmasking schedules α(t) and their hazards λ(t) = α'(t) / (1 − α(t)).
 
 A position is still masked at time t with probability 1 − α(t); λ(t) dt is the chance that a masked
 position is revealed in [t, t + dt]. The objective in mask-count form (C) does not depend on α at
-all (spec, section 2); schedules exist to state the paper's form (A) and to check that they agree.
+all (docs/method.md, section 2); schedules exist to state the paper's form (A) and to check that they agree.
 """
 
 from __future__ import annotations

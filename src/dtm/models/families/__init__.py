@@ -1,4 +1,4 @@
-"""The families that can be loaded; a new one is a file with its names and a line here."""
+"""Registry of the families that can be loaded; a new family is one file, and one entry in FAMILIES."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dtm.errors import CheckpointError, nearest, require
+from dtm.errors import CheckpointError, ConfigError, nearest, require
 from dtm.models.families.base import Family, HubConfig
 from dtm.models.families.dream import DREAM
 from dtm.models.families.llada import LLADA
@@ -18,7 +18,7 @@ _BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES.values()}
 
 
 def read_shape(folder: Path) -> tuple[Family, TransformerConfig]:
-    """Whose layout a folder has, and the shape that its ``config.json`` describes."""
+    """The family of a folder, and the shape that its ``config.json`` describes."""
     source = folder / "config.json"
     try:
         values = json.loads(source.read_text(encoding="utf-8"))
@@ -35,9 +35,12 @@ def _read(values: dict[str, Any], source: str) -> tuple[Family, TransformerConfi
     named = [name for name in _BY_MODEL_TYPE if name]
     require(
         model_type in _BY_MODEL_TYPE,
-        f"{source}: 'model_type' is {model_type!r}, which this package does not know. "
+        f"{source}: 'model_type' is {model_type!r}, which is not supported. "
         f"{nearest(str(model_type), named)}",
         CheckpointError,
     )
     family = _BY_MODEL_TYPE[model_type]
-    return family, family.read(HubConfig(values, source))
+    try:
+        return family, family.read(HubConfig(values, source))
+    except ConfigError as problem:  # the values do not make a shape
+        raise CheckpointError(f"{source}: {problem}") from None

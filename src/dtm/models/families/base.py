@@ -1,8 +1,8 @@
-"""What a family of published checkpoints calls things: its configuration's keys and its modules.
+"""Families of published checkpoints: the names of their configuration keys and modules.
 
-The transformer is one; a family is the dictionary from its module names to those of the hub, and the
-function that reads a shape from the hub's ``config.json``. What the native transformer cannot compute is
-refused by name: a key that is passed over in silence is a model that is quietly another one.
+All families use the same native transformer. A family is a mapping from native module names to those of the
+hub, and a function that reads a shape from the hub's ``config.json``. A setting that the native transformer
+does not support is an error that names it; ignoring it would load a different model.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any, final
 from dtm.errors import CheckpointError, require
 from dtm.models.shape import TransformerConfig
 
+_INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
+"""A number that is a whole part of a module path."""
 BOOKKEEPING = frozenset(
     (
         *("_attn_implementation_autoset", "_name_or_path", "architectures", "auto_map", "model_type"),
@@ -23,18 +25,7 @@ BOOKKEEPING = frozenset(
         *("output_attentions", "output_hidden_states", "return_dict"),
     )
 )
-"""Keys that any hub configuration may carry and that do not change what a model computes."""
-
-PROJECTIONS = {
-    "q": "blocks.*.attention.q",
-    "k": "blocks.*.attention.k",
-    "v": "blocks.*.attention.v",
-    "out": "blocks.*.attention.out",
-    "gate": "blocks.*.gate",
-    "up": "blocks.*.up",
-    "down": "blocks.*.down",
-}
-"""The linear layers of a block by their native names; ``*`` stands for the block's number."""
+"""Keys of any hub configuration that do not change what a model computes."""
 
 
 @final
@@ -46,20 +37,20 @@ class HubConfig:
     source: str
 
     def integer(self, key: str) -> int:
-        """A whole number that must be there."""
+        """A required integer."""
         value = self.values.get(key)
-        self._require(isinstance(value, int) and not isinstance(value, bool), key, "must be a whole number")
+        self._require(isinstance(value, int) and not isinstance(value, bool), key, "must be an integer")
         assert isinstance(value, int)
         return value
 
     def number(self, key: str) -> float:
-        """A number that must be there."""
+        """A required number."""
         value = self.values.get(key)
         self._require(isinstance(value, int | float) and not isinstance(value, bool), key, "must be a number")
         return float(self.values[key])
 
     def optional(self, key: str) -> int | None:
-        """A whole number, or None where it is absent or null."""
+        """An integer, or None if it is absent or null."""
         return None if self.values.get(key) is None else self.integer(key)
 
     def flag(self, key: str, default: bool) -> bool:
@@ -69,19 +60,19 @@ class HubConfig:
         return bool(value)
 
     def require_supported(self, supported: Mapping[str, tuple[Any, ...]], harmless: Iterable[str]) -> None:
-        """Refuse values outside ``supported`` and keys that nobody has heard of.
+        """Raise an error for values outside ``supported`` and for unknown keys.
 
-        The first supported value is what an absent key means.
+        An absent key means the first supported value.
         """
         for key, allowed in supported.items():
             known = " or ".join(repr(value) for value in allowed)
-            self._require(self.values.get(key, allowed[0]) in allowed, key, f"is supported as {known} only")
+            self._require(self.values.get(key, allowed[0]) in allowed, key, f"can only be {known}")
         known_keys = {*supported, *harmless, *BOOKKEEPING}
         for key in self.values:
             self._require(
                 key in known_keys,
                 key,
-                "is not a key that this loader knows; take it out if it does not change what is computed",
+                "is unknown to this loader; remove it if it does not change what the model computes",
             )
 
     def _require(self, condition: bool, key: str, rule: str) -> None:
@@ -92,29 +83,36 @@ class HubConfig:
 @final
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The names of one family."""
+    """Names and configuration reader of one family."""
 
     name: str
     model_type: str
-    """What ``config.json`` says in its ``model_type``."""
+    """Value of ``model_type`` in ``config.json``."""
     read: Callable[[HubConfig], TransformerConfig]
-    """The shape that a configuration describes."""
+    """Function that reads the shape from a configuration."""
     modules: Mapping[str, str]
-    """Native module name → hub module name, ``*`` standing for the number of the block."""
+    """Native module path → hub module path, with ``*`` for each index (block, expert); empty: equal."""
 
     def hub_name(self, native: str) -> str:
-        """The hub's name of a native module, or of a tensor given with its last part (``.weight``).
+        """The hub's name of a native module, or of a tensor (``.weight`` at its end).
 
         >>> from dtm.models.families.llada import LLADA
         >>> LLADA.hub_name("blocks.3.attention.q.weight")
         'model.transformer.blocks.3.q_proj.weight'
         """
-        number = re.search(r"\d+", native)
-        pattern = re.sub(r"\d+", "*", native)
+        if not self.modules:
+            return native
+        pattern = _INDEX.sub("*", native)
         module, _, tensor = pattern.rpartition(".")
         hub = self.modules[pattern] if pattern in self.modules else f"{self.modules[module]}.{tensor}"
-        return hub if number is None else hub.replace("*", number.group())
+        for number in _INDEX.findall(native):
+            hub = hub.replace("*", number, 1)
+        return hub
 
-    def projections(self) -> dict[str, str]:
-        """The hub's short name of each projection of a block → its native name."""
-        return {self.modules[path].rpartition(".")[2]: name for name, path in PROJECTIONS.items()}
+    def hub_path(self, path: str) -> str:
+        """The hub's path pattern of a native one, such as ``blocks.*.up``."""
+        return self.modules[path] if self.modules else path
+
+    def short_name(self, path: str) -> str:
+        """The last part of the hub's path, such as ``up_proj``."""
+        return self.hub_path(path).rpartition(".")[2]

@@ -1,13 +1,12 @@
 """Dream: a Qwen2-shaped block (grouped heads, biases on q, k and v) that predicts one position ahead.
 
-The state at position i − 1 predicts token i, a habit kept from the autoregressive model it was made from.
-Its reference code counts positions from the first real token; rotary attention sees differences of
-positions alone, so nothing here needs to.
+The state at position i − 1 predicts token i, as in the autoregressive model that Dream was initialised from.
+Its reference code counts positions from the first real token. Rotary attention depends on differences of
+positions only, so this is not needed here.
 """
 
 from __future__ import annotations
 
-from dtm.errors import CheckpointError, require
 from dtm.models.families.base import Family, HubConfig
 from dtm.models.shape import TransformerConfig
 
@@ -30,25 +29,19 @@ _HARMLESS = (
 
 
 def read_config(config: HubConfig) -> TransformerConfig:
-    """The native shape of a Dream configuration."""
+    """Read the native shape from a Dream configuration."""
     config.require_supported(_SUPPORTED, (*_READ, *_HARMLESS))
-    width, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    head_width = config.optional("head_dim") or width // heads
-    require(
-        head_width * heads == width,
-        f"{config.source}: 'head_dim' is {head_width}; it is supported as hidden_size / heads only",
-        CheckpointError,
-    )
     # Text ends with the padding token unless the configuration says otherwise.
     end = "pad_token_id" if config.values.get("eos_token_id") is None else "eos_token_id"
     return TransformerConfig(
         vocab_size=config.integer("vocab_size"),
         mask_id=config.integer("mask_token_id"),
         eos_id=config.integer(end),
-        width=width,
+        width=config.integer("hidden_size"),
         layers=config.integer("num_hidden_layers"),
-        heads=heads,
+        heads=config.integer("num_attention_heads"),
         kv_heads=config.optional("num_key_value_heads"),
+        head_width=config.optional("head_dim"),
         ffn=config.integer("intermediate_size"),
         rope_base=config.number("rope_theta"),
         norm_eps=config.number("rms_norm_eps"),

@@ -1,6 +1,6 @@
-"""LLaDA (8B base and instruct, 1.5): a llama-shaped block under the names of its own code base.
+"""LLaDA (8B base and instruct, 1.5): a Llama block with its own module names.
 
-``ff_proj`` is the gate, and ``ff_out`` is the down-projection inside a block but the head outside.
+``ff_proj`` is the gate. ``ff_out`` is the down-projection inside a block, and the head outside.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SUPPORTED = {
     "residual_dropout": (0.0,),
 }
 _STATED = ("block_type", "activation_type", "layer_norm_type", "rope", "weight_tying")
-"""Keys whose default in LLaDA's own code is another model than the published ones: silence is no answer."""
+"""Required keys: their defaults in LLaDA's own code differ from the published models."""
 _READ = (
     *(
         "d_model",
@@ -45,12 +45,12 @@ _READ = (
 _HARMLESS = (
     *("alibi_bias_max", "attention_layer_norm_with_affine", "flash_attention", "max_sequence_length"),
     *("init_cutoff_factor", "init_device", "init_fn", "init_std", "precision"),
-    "rope_full_precision",  # rotations are always taken in float32 here
+    "rope_full_precision",  # rotations are always computed in float32 here
 )
 
 
 def read_config(config: HubConfig) -> TransformerConfig:
-    """The native shape of a LLaDA configuration."""
+    """Read the native shape from a LLaDA configuration."""
     for key in _STATED:
         require(key in config.values, f"{config.source}: {key!r} is missing", CheckpointError)
     config.require_supported(_SUPPORTED, (*_READ, *_HARMLESS))
@@ -74,7 +74,7 @@ def read_config(config: HubConfig) -> TransformerConfig:
 
 
 def _kv_heads(config: HubConfig) -> int:
-    """Key-value heads; an old and a new key say it, and must not contradict each other."""
+    """Key-value heads, from an old key and a new one, which must agree."""
     heads, stated = config.integer("n_heads"), config.optional("n_kv_heads")
     if config.values.get("multi_query_attention") is None:
         return stated or heads

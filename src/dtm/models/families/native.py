@@ -1,4 +1,4 @@
-"""The package's own layout: ``config.json`` is the shape itself, and tensors keep the modules' names."""
+"""The package's own layout: ``config.json`` holds the shape's fields, tensors have the modules' names."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from dataclasses import fields
 
 from dtm.errors import CheckpointError, nearest, require
 from dtm.models.families.base import Family, HubConfig
-from dtm.models.families.llada import LLADA
 from dtm.models.shape import TransformerConfig
 
 
 def read_config(config: HubConfig) -> TransformerConfig:
-    """The shape as `save_model` wrote it."""
+    """Read the shape that `save_model` wrote; fields that are absent have their defaults."""
     known = {field.name for field in fields(TransformerConfig)}
     for key in config.values:
         require(
@@ -22,6 +21,4 @@ def read_config(config: HubConfig) -> TransformerConfig:
     return TransformerConfig(**config.values)
 
 
-NATIVE = Family(
-    name="native", model_type="", read=read_config, modules={native: native for native in LLADA.modules}
-)
+NATIVE = Family(name="native", model_type="", read=read_config, modules={})

@@ -1,4 +1,4 @@
-"""From a configuration to a language task: tokenizer and ids of the model, rows and rewards of the task."""
+"""Build language tasks: tokenizer and token ids of the model, rows and rewards of the task."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtm.config import LanguageConfig, RunConfig
-from dtm.errors import ConfigError, nearest, require
+from dtm.config import LanguageConfig
+from dtm.errors import DataError, nearest, require
 from dtm.models.families import read_shape
-from dtm.models.hub import find_folder
 from dtm.tasks.language import BENCHMARKS, Benchmark, Chat, LanguageTask, Row, benchmark_rows, read_own
-from dtm.tasks.language.rows import split_off
+from dtm.tasks.language.rows import checked_rows, split_off
 from dtm.tasks.language.scores import scores
 
 HELD_OUT = 256
@@ -20,12 +19,9 @@ END = "<|endoftext|>"
 """Where a completion was cut: some published parsers stop at it."""
 
 
-def language_task(config: RunConfig, task: LanguageConfig) -> LanguageTask:
-    """The task; whatever is missing (model, tokenizer, data) is said by name."""
-    base = config.model.base
-    if base is None:
-        raise ConfigError(f"recipe {config.recipe!r} needs a model: a folder or a hub name with --model.base")
-    folder = find_folder(base)
+def language_task(task: LanguageConfig, model: Path | None) -> LanguageTask:
+    """A benchmark, or rows of your own; errors name what is missing: model, tokenizer or data."""
+    folder = _require_model(model)
     _, shape = read_shape(folder)
     benchmark = BENCHMARKS.get(task.kind)
     splits = _own_splits(task) if benchmark is None else _splits(task, benchmark)
@@ -49,6 +45,40 @@ def language_task(config: RunConfig, task: LanguageConfig) -> LanguageTask:
         prompt_length=task.prompt_length,
         accuracy=None if benchmark is None else judged(task, benchmark),
     )
+
+
+def text_task(task: Any, model: Path | None) -> LanguageTask:
+    """A user's object with ``splits`` of text rows and a ``reward``, as a language task.
+
+    Optional attributes: ``name``, ``reward_range`` (0 to 1), ``completion_length`` (256), ``prompt_length``
+    (1024), and ``metrics(completions, columns) -> dict``.
+    """
+    folder, name = _require_model(model), getattr(task, "name", type(task).__name__)
+    _, shape = read_shape(folder)
+    splits = {split: checked_rows(rows, f"{name}, {split}") for split, rows in dict(task.splits).items()}
+    lost = [split for split in ("train", "validation", "test") if not splits.get(split)]
+    require(not lost, f"{name} has no rows in its split {', '.join(lost)}", DataError)
+    return LanguageTask(
+        name,
+        splits,
+        Chat.load(folder),
+        task.reward,
+        getattr(task, "reward_range", (0.0, 1.0)),
+        vocab_size=shape.vocab_size,
+        mask_id=shape.mask_id,
+        eos_id=shape.eos_id,
+        completion_length=getattr(task, "completion_length", 256),
+        prompt_length=getattr(task, "prompt_length", 1024),
+        accuracy=getattr(task, "metrics", None),
+    )
+
+
+def _require_model(model: Path | None) -> Path:
+    require(
+        model is not None, "this task needs a language model: name a folder or a hub model with --model.base"
+    )
+    assert model is not None
+    return model
 
 
 def judged(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ class Row:
 
 
 def read_own(path: Path) -> list[Row]:
-    """Rows of a JSON-lines file of one's own: a "prompt" in each, and the same other columns in all."""
+    """Rows of a JSON-lines file: each has a "prompt", and all have the same other columns."""
     require(path.is_file(), f"task.data: no file {path}", DataError)
     rows: list[Row] = []
     for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
@@ -50,32 +50,46 @@ def read_own(path: Path) -> list[Row]:
             raise DataError(f"{where}: not JSON ({problem.msg})") from None
         except UnicodeDecodeError:
             raise DataError(f"{where}: not UTF-8 text; store the file in that encoding") from None
-        require(
-            isinstance(found, dict) and "prompt" in found,
-            f'{where}: must be an object with a "prompt"',
-            DataError,
-        )
-        prompt = found.pop("prompt")
-        taken = sorted(found.keys() & RESERVED)
-        require(
-            not taken,
-            f"{where}: a reward is given {', '.join(taken)} already. Call this column something else",
-            DataError,
-        )
-        require(
-            isinstance(prompt, str) or _are_messages(prompt),
-            f'{where}: "prompt" must be text, or a list of {{"role": …, "content": …}}',
-            DataError,
-        )
-        require(
-            not rows or found.keys() == rows[0].columns.keys(),
-            f"{where}: has the columns {', '.join(found) or 'none'}, the first row has "
-            f"{', '.join(rows[0].columns) if rows else ''}",
-            DataError,
-        )
-        rows.append(Row(prompt, found))
+        rows.append(_checked(found, where, rows))
     require(len(rows) >= 3, f"{path} holds {len(rows)} rows; each of the three splits needs one", DataError)
     return rows
+
+
+def checked_rows(values: Iterable[Any], source: str) -> list[Row]:
+    """Rows from mappings with a "prompt" and the same other columns in all."""
+    rows: list[Row] = []
+    for number, value in enumerate(values, start=1):
+        rows.append(_checked(value, f"{source}, row {number}", rows))
+    return rows
+
+
+def _checked(value: Any, where: str, before: Sequence[Row]) -> Row:
+    """One row, compared with the first one before it."""
+    require(
+        isinstance(value, Mapping) and "prompt" in value,
+        f'{where}: must be an object with a "prompt"',
+        DataError,
+    )
+    columns = {name: column for name, column in value.items() if name != "prompt"}
+    taken = sorted(columns.keys() & RESERVED)
+    require(
+        not taken,
+        f"{where}: a reward is given {', '.join(taken)} already. Call this column something else",
+        DataError,
+    )
+    prompt = value["prompt"]
+    require(
+        isinstance(prompt, str) or _are_messages(prompt),
+        f'{where}: "prompt" must be text, or a list of {{"role": …, "content": …}}',
+        DataError,
+    )
+    require(
+        not before or columns.keys() == before[0].columns.keys(),
+        f"{where}: has the columns {', '.join(columns) or 'none'}, the first row has "
+        f"{', '.join(before[0].columns) if before else ''}",
+        DataError,
+    )
+    return Row(prompt, columns)
 
 
 def _are_messages(prompt: Any) -> bool:

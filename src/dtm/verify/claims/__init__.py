@@ -1,6 +1,6 @@
 """The claims of the method, each checked against the exact oracle: what `dtm verify` prints.
 
-One function for every claim of section 12 of the specification, for the paper's Propositions 3.1-3.4
+One function for every claim of section 12 of docs/method.md, for the paper's Propositions 3.1-3.4
 and for its appendix on semi-autoregressive decoding. Each runs the production code.
 """
 

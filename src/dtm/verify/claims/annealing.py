@@ -11,7 +11,8 @@ import torch
 from dtm import losses
 from dtm.engine import Decoder, generate
 from dtm.masking import MaskCount
-from dtm.methods import CDTM, CONTROL_VARIATES
+from dtm.methods import CDTM
+from dtm.methods.c_dtm import CDTMConfig
 from dtm.models.denoiser import Denoiser
 from dtm.models.policy import Policy
 from dtm.random import derived_seed, stream
@@ -22,7 +23,7 @@ from dtm.verify.exact import World, all_sequences, decoder_law, number, random_w
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """A small annealed run, after the specification's table (section 10)."""
+    """A small annealed run, as described in docs/method.md, section 10."""
 
     phases: int = 8
     steps: int = 200
@@ -70,7 +71,7 @@ def train(world: World, control: str, seed: int, setting: Training) -> World:
     """The world that the student samples after annealing from a = 0 to phases · h."""
     model = world.denoiser()
     policy = Policy(model)
-    objective = CDTM(CONTROL_VARIATES[control], guard=False)
+    objective = CDTM(CDTMConfig(control_variate=control, guard=False))
     for index in range(setting.phases):
         phase = Phase(index, index * setting.h, setting.h, world.reward_range)
         optimiser = setting.optimiser(model.parameters(), lr=setting.lr, fused=True)

@@ -20,7 +20,7 @@ class Check:
     claim: str
     """The statement, in words and symbols."""
     number: str
-    """Its number in the specification (section 12), or the paper's proposition."""
+    """Its number in docs/method.md (section 12), or the paper's proposition."""
     name: str
     """The name of the function that measured it."""
     deviation: float

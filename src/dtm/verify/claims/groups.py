@@ -13,6 +13,7 @@ import torch
 
 from dtm import losses
 from dtm.methods import CDTM, CONTROL_VARIATES, ControlVariate
+from dtm.methods.c_dtm import CDTMConfig
 from dtm.records import Weights
 from dtm.verify.claims.check import claim
 from dtm.verify.claims.population import Table, evaluate, phase_of, policy, population, read_minimiser, worst
@@ -39,7 +40,7 @@ def _fitted_over_pairs(control: ControlVariate, rescale: Callable[[Weights], Wei
     everything = population(world, None, rows, probability)
     student = world.posterior()
     outcome = evaluate(
-        CDTM(control, guard=False),
+        CDTM(CDTMConfig(guard=False), control_variate=control),
         policy(student, student),
         everything.states,
         weights.select(everything.sequence),

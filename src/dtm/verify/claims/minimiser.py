@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from dtm import losses
 from dtm.masking import MaskCount
 from dtm.methods import CDTM, CONTROL_VARIATES
+from dtm.methods.c_dtm import CDTMConfig
 from dtm.random import stream
 from dtm.records import MaskedStates
 from dtm.verify.claims.check import claim
@@ -124,7 +125,7 @@ def _shift_effect(name: str) -> float:
 
     def loss(shift: float) -> float:
         weights = losses.weigh(world.reward[rows] + shift, torch.arange(64), h)
-        objective = CDTM(CONTROL_VARIATES[name], guard=False)
+        objective = CDTM(CDTMConfig(control_variate=name, guard=False))
         return evaluate(objective, models, states, weights, phase_of(world, h)).loss
 
     return abs(loss(0.4) - loss(0.0))

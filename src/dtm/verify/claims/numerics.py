@@ -108,7 +108,7 @@ def step_returns_the_cap() -> float:
 @claim("16c", "the last phase lands on A: Σ h − A", 1e-9)
 def ladder_lands_on_the_final_tilt() -> float:
     """With steps that do not divide A."""
-    from dtm.loop.annealing import next_step  # here, not above: training may import the claims
+    from dtm.losses import next_step  # here, not above: training may import the claims
 
     deviations = []
     for final, h in [(10.0, 2.5), (10.0, 3.0), (1.0, 0.1), (7.3, 0.37)]:

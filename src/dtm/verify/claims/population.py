@@ -17,6 +17,7 @@ from torch import Tensor
 from dtm import losses
 from dtm.masking.mask_count import mask_cells
 from dtm.methods import CDTM, ControlVariate
+from dtm.methods.c_dtm import CDTMConfig
 from dtm.models.policy import Policy
 from dtm.random import stream
 from dtm.records import MaskedStates, Phase, Sequences, Weights
@@ -155,7 +156,13 @@ def tilt_outcome(
     everything = population(world, block)
     models = policy(student, world.posterior() if teacher is None else teacher)
     weights = weights_of(world, h).select(everything.sequence)
-    return evaluate(CDTM(control, guard), models, everything.states, weights, phase_of(world, h))
+    return evaluate(
+        CDTM(CDTMConfig(guard=guard), control_variate=control),
+        models,
+        everything.states,
+        weights,
+        phase_of(world, h),
+    )
 
 
 def read_minimiser(

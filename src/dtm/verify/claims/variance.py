@@ -12,7 +12,8 @@ from torch import Tensor
 
 from dtm import losses
 from dtm.masking import MaskCount
-from dtm.methods import CDTM, CONTROL_VARIATES
+from dtm.methods import CDTM
+from dtm.methods.c_dtm import CDTMConfig
 from dtm.random import stream
 from dtm.verify.claims.check import claim
 from dtm.verify.claims.population import (
@@ -89,7 +90,7 @@ def _constant_reward_gradient(dtype: torch.dtype) -> float:
     models.student.to(dtype)
     models.teacher.to(dtype)
     weights = losses.weigh(torch.full((50,), 0.7, dtype=dtype), torch.arange(50), 2.5)
-    objective = CDTM(CONTROL_VARIATES["mean"])
+    objective = CDTM(CDTMConfig(control_variate="mean"))
     return float(evaluate(objective, models, states, weights, phase_of(world, 2.5)).gradient.abs().max())
 
 

@@ -1,7 +1,7 @@
 r"""The law of x_t, divergences between paths, and the population c-DTM loss, all by enumeration.
 
 In mask-count form the interpolant scores the masked positions S of the first block that has any, with
-weight 1 / (k C(B, k)), k = |S|: the total hazard that the subset S receives (spec, section 2).
+weight 1 / (k C(B, k)), k = |S|: the total hazard that the subset S receives (docs/method.md, section 2).
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ def minimiser(
 ) -> Float[Tensor, "S L V"]:
     r"""argmin of the population loss: E_q[w T_c | x_t] / E_q[w | x_t], rollouts drawn from any law q.
 
-    π_{a+h} when q = ρ_a and the teacher is its posterior; otherwise the biased limit of section 7.
+    π_{a+h} when q = ρ_a and the teacher is its posterior; otherwise the biased
+    limit of docs/method.md, section 7.
     """
     weight = (h * rollouts.reward).exp()
     return _targets(rollouts, teacher, h, control) / rollouts.given_state(weight)[:, None, None]

@@ -72,8 +72,10 @@ class EvaluationConfig:
     temperature: float | None = None
     """τ of the token draws while measuring; none: that of the rollouts."""
     every: int = 1
-    """Phases (iterations of a baseline) from one evaluation to the next; the last is always measured. With a
-    budget: at the first phase's end after each tenth of it."""
+    """Phases (or iterations) from one evaluation to the next; the last is always measured. With a budget: at
+    the first phase end after each tenth of it."""
+    patience: int | None = None
+    """Stop when this many evaluations in a row have not raised the mean reward; none: go on to the end."""
 
     def __post_init__(self) -> None:
         for name in ("prompts", "completions", "every"):
@@ -82,4 +84,8 @@ class EvaluationConfig:
         require(
             self.temperature is None or self.temperature >= 0,
             f"evaluation.temperature must not be negative, got {self.temperature}",
+        )
+        require(
+            self.patience is None or self.patience >= 1,
+            f"evaluation.patience must be at least 1, got {self.patience}",
         )

@@ -1,4 +1,4 @@
-"""How it is learnt: the ladder of tilts, the buffer of rollouts, and the updates."""
+"""How a model is trained: the two loops, the replay buffer, and the optimiser."""
 
 from __future__ import annotations
 
@@ -11,24 +11,21 @@ from dtm.errors import require
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TiltConfig:
-    """The annealing ladder a = 0 → A in phases of h."""
+    """The annealing loop: phases of h from a = 0 to A. For methods that anneal, such as c-dtm."""
 
     step: float | Literal["auto"] = 2.5
-    """h, the tilt added by each phase; auto: as much as keeps ESS at the target."""
+    """h, the tilt added by each phase; auto: the largest h that keeps ESS at tilt.ess."""
     final: float = 10.0
-    """A, the tilt at which annealing stops; for a baseline the number of iterations, and the rest of this
-    section, apart from patience, says nothing. Not read where there is a budget."""
+    """A, the tilt at which annealing stops. Not used if there is a budget."""
     ess: float = 0.7
     """Effective sample size, as a fraction of the buffer, that step = auto aims at."""
     step_cap: float = 5.0
     """Largest h that auto may choose; it is also the answer when all rewards are equal."""
-    absorbed: float = 0.9
-    """A phase ends once this fraction of the available KL is gained, on fresh rollouts and with its
-    standard error taken off; above 1: at tilt.max-steps alone."""
+    absorbed: float | Literal["never"] = 0.9
+    """End a phase once this fraction of the available KL is gained, measured on fresh rollouts, minus one
+    standard error; never: end phases at tilt.max-steps alone."""
     max_steps: int = 200
     """Optimiser steps after which a phase ends in any case."""
-    patience: int | None = None
-    """Stop when this many evaluations in a row have not raised the mean reward; none: go on to the end."""
 
     def __post_init__(self) -> None:
         require(0 < self.final < math.inf, f"tilt.final must be positive and finite, got {self.final:g}")
@@ -39,23 +36,30 @@ class TiltConfig:
         require(0 < self.ess < 1, f"tilt.ess is a fraction in (0, 1), got {self.ess:g}")
         require(self.step_cap > 0, f"tilt.step-cap must be positive, got {self.step_cap:g}")
         require(
-            self.absorbed > 0,
-            f"tilt.absorbed must be positive (above 1 never ends a phase early), got {self.absorbed:g}",
+            self.absorbed == "never" or 0 < self.absorbed <= 1,
+            f"tilt.absorbed is a fraction in (0, 1], or never, got {self.absorbed}",
         )
         require(self.max_steps >= 1, f"tilt.max-steps must be at least 1, got {self.max_steps}")
-        require(
-            self.patience is None or self.patience >= 1,
-            f"tilt.patience must be at least 1, got {self.patience}",
-        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IterateConfig:
+    """The iterating loop: rollouts, then a method's own number of updates. For policy-gradient methods."""
+
+    iterations: int = 100
+    """Iterations after which the run stops. Not used if there is a budget."""
+
+    def __post_init__(self) -> None:
+        require(self.iterations >= 1, f"iterate.iterations must be at least 1, got {self.iterations}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayConfig:
-    """The buffer of rollouts that batches are drawn from; a baseline rebuilds it in every iteration."""
+    """The buffer of rollouts that batches are drawn from."""
 
     prompts: int = 64
-    """Prompts in the buffer. A baseline asks as many in each iteration as fit optimizer.batch instead, so
-    that every update sees every rollout; for both, training prompts are shuffled in chunks of this size."""
+    """Prompts in the buffer of a phase. An iteration takes as many as fit optimizer.batch instead, so that
+    every update sees every rollout. Both loops shuffle training prompts in chunks of this size."""
     completions: int = 8
     """K, completions of each prompt; with one alone the progress meter has nothing to compare."""
     refresh_every: int = 25
@@ -63,8 +67,8 @@ class ReplayConfig:
     refresh_fraction: float = 0.25
     """Share of the prompts that a refresh replaces by fresh rollouts of π_a."""
     priority: float = 0.8
-    """Share of the draws that goes to rollouts in proportion to |w̄ − 1|, whose gradient is not nearly
-    zero; corrected for, so nothing is biased. 0 draws all alike."""
+    """Share of the draws that picks rollouts in proportion to |w̄ − 1|: others have almost no gradient. The
+    loss corrects for it, so nothing is biased. 0: draw uniformly."""
 
     def __post_init__(self) -> None:
         require(self.prompts >= 1, f"replay.prompts must be at least 1, got {self.prompts}")
@@ -89,10 +93,7 @@ class ReplayConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerConfig:
-    """AdamW; its moments and the learning-rate schedule start anew in every phase of c-DTM.
-
-    A baseline keeps the moments, and uses no warm-up, decay or average.
-    """
+    """AdamW. Annealing restarts moments and schedule in each phase; iterating keeps both, constant rate."""
 
     lr: float = 1e-4
     """η, the peak learning rate."""
@@ -103,14 +104,14 @@ class OptimizerConfig:
     clip_norm: float = 1.0
     """Largest gradient norm, for a loss in nats per token."""
     warmup: float = 0.05
-    """Share of tilt.max-steps over which the learning rate rises at a phase's start."""
+    """Share of tilt.max-steps over which the learning rate rises at the start of a phase."""
     decay: float = 0.2
-    """Share of tilt.max-steps over which it falls at a phase's end."""
+    """Share of tilt.max-steps over which it falls at the end of a phase."""
     floor: float = 0.0
-    """What it falls to, as a share of the peak."""
+    """The rate it falls to, as a share of the peak."""
     batch: int = 128
-    """Rollouts in a step, each masked once, or as often as the baseline says. Of a baseline also the rollouts
-    of an iteration, as many whole prompts as fit; VRPO counts two of each prompt, its best and its worst."""
+    """Rollouts in a step, each masked once or as often as the method asks. An iteration draws as many whole
+    prompts as fit; a method of pairs counts two rollouts per prompt, the best and the worst."""
     micro_batch: int | None = None
     """Rows in one forward pass; changes memory, never the gradient. None: as many as batch."""
     ema: float | None = None

@@ -1,0 +1,313 @@
+"""From a configuration to the parts of a run, each resolved exactly once.
+
+Train, dry run, eval, sample, compare and pretrain share one `Assembly`. Cheap parts are built at once, so
+that every mistake in a configuration surfaces before any work; the base is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dtm.capacity.memory import Memory, TrainingShape, estimate, parameters
+from dtm.capacity.preflight import check_device, check_fp8, check_memory, recomputed_blocks
+from dtm.config import RunConfig, TaskConfig
+from dtm.config.registry import load_method_class
+from dtm.engine import ORDERS, Decoder, LocalEngine, RolloutEngine
+from dtm.engine.collect import Collector
+from dtm.engine.draws import head_rows
+from dtm.errors import nearest, require
+from dtm.loading import load_object, name_of
+from dtm.loop.policies import make_loop
+from dtm.loop.policy import Loop
+from dtm.masking import MaskCount, Masking
+from dtm.methods.base import Method
+from dtm.models.adapters import LoRA
+from dtm.models.denoiser import Denoiser
+from dtm.models.families import read_shape
+from dtm.models.placement import Placement
+from dtm.models.policy import Policy
+from dtm.models.shape import TransformerConfig
+from dtm.models.storage import check_weights
+from dtm.models.transformer import Transformer
+from dtm.random import stream
+from dtm.runs.bases import check_base, find_base, is_factory, load_base, no_base
+from dtm.tasks.base import Reward, Task
+from dtm.tasks.build import as_task, build_task
+from dtm.tasks.rewards import Scorer, require_call
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The parts of a run."""
+
+    config: RunConfig
+    """As given, with the folder of the base filled in."""
+    placement: Placement
+    task: Task
+    method: Method
+    loop: Loop
+    decoder: Decoder
+    scorer: Scorer
+    reward_range: float | None
+    """max r − min r where it is known: declared, or the task's."""
+    base_folder: Path | None
+    """Where the base lies; None: it was given as an object, or is still to be pretrained."""
+    given_model: Denoiser | None = None
+    """A base that was given as an object."""
+
+    @cached_property
+    def masking(self) -> Masking:
+        """How the method masks sequences."""
+        return self.method.masks(self.decoder.block, self.task.eos_id)
+
+    @cached_property
+    def base(self) -> Denoiser:
+        """The base π_0 on the device. Training all weights changes it."""
+        if self.given_model is not None:
+            return check_base(self.given_model.to(self.placement.device), "memory", self.config, self.task)
+        return load_base(self.config, self.base_folder, self.task, self.placement)
+
+    @property
+    def has_base(self) -> bool:
+        """Whether there is a base to start from."""
+        made = self.given_model is not None or is_factory(self.config.model.base)
+        return made or self.base_folder is not None
+
+    @cached_property
+    def shape(self) -> TransformerConfig | None:
+        """The shape of the base, or of one that `dtm pretrain` would make; None: not a native transformer."""
+        if self.base_folder is not None:
+            return read_shape(self.base_folder)[1]
+        if isinstance(self.given_model, Transformer):
+            return self.given_model.config
+        return None if self.has_base else new_shape(self.config, self.task)
+
+    @cached_property
+    def lora(self) -> LoRA | None:
+        """The shape of the adapters; None where all weights are trained."""
+        adapter = self.config.adapter
+        if adapter.rank is None:
+            require(not self.config.model.nf4, "model.nf4 needs adapters: four-bit weights cannot be trained")
+            return None
+        targets = tuple(name.strip() for name in adapter.targets.split(","))
+        return LoRA(rank=adapter.rank, alpha=adapter.alpha, dropout=adapter.dropout, targets=targets)
+
+    @cached_property
+    def prompt_width(self) -> int:
+        """Tokens of a prompt, from a few of them."""
+        return self.task.prompts("train", 16, stream(0, "forecast")).tokens.shape[1]
+
+    # ── memory ───────────────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def memory(self) -> Memory | None:
+        """Bytes of each part of the run, estimated; None: not a native transformer."""
+        return None if self.shape is None else estimate(self.shape, self.training_shape)
+
+    @cached_property
+    def training_shape(self) -> TrainingShape:
+        """All that decides the memory of the run, apart from the model's shape."""
+        assert self.shape is not None
+        run = self._training_shape(self.shape)
+        return replace(run, recompute=self.recomputed(self.shape, run))
+
+    def recomputed(self, shape: TransformerConfig, run: TrainingShape, loaded: int = 0) -> int:
+        """Blocks under activation checkpointing; ``loaded`` bytes of the model are in memory already."""
+        return recomputed_blocks(self.config.model.recompute, shape, run, self.placement.device, loaded)
+
+    def _training_shape(self, shape: TransformerConfig) -> TrainingShape:
+        config, completion, together = self.config, self.task.completion_length, self.config.decoding.batch
+        half, method = self.placement.is_half, self.method
+        candidates = together * (config.decoding.block or completion)
+        return TrainingShape(
+            rows=config.optimizer.rows,
+            length=self.prompt_width + completion,
+            scored=method.scored_per_row(completion, config.decoding.block),
+            rollouts=self.loop.prompts * config.replay.completions,
+            lora=self.lora,
+            ema=self.loop.ema is not None or method.reads_base,  # π_0 takes as much as an average
+            weight_bytes=2 if half and self.lora is not None else 4,
+            nf4=config.model.nf4,
+            compute_bytes=2 if half else 4,
+            compiled=self.placement.compiles,
+            held=None if method.held is None else max(1, method.held // shape.vocab_size),
+            decoded=together,
+            candidates=min(candidates, head_rows(shape.vocab_size)),
+            cached=config.decoding.cache == "block",
+            merged=config.adapter.merge,
+            fp8=config.decoding.fp8,
+        )
+
+    def preflight(self) -> None:
+        """Refuse a run whose base is incomplete, or that needs a GPU or more memory than there is."""
+        if self.base_folder is not None:
+            check_weights(self.base_folder)
+        elif not self.has_base:
+            raise no_base(self.config)
+        if self.shape is None or self.memory is None:
+            return
+        device = self.placement.device
+        if self.config.decoding.fp8:
+            check_fp8(self.shape, device)
+        check_device(parameters(self.shape), device, asked_for=self.config.device != "auto")
+        check_memory(self.memory, device)
+
+    # ── parts with state ─────────────────────────────────────────────────────────────────────────
+
+    def new_policy(self) -> Policy:
+        """Student, π_a and whatever else the method needs, over the base."""
+        base = self.base
+        if isinstance(base, Transformer):
+            loaded = sum(parameter.nbytes for parameter in base.parameters())
+            base.recompute = self.recomputed(base.config, self._training_shape(base.config), loaded)
+        policy = Policy(
+            base,
+            self.loop.ema,
+            lora=self.lora,
+            merge=self.config.adapter.merge,
+            keep_base=self.method.reads_base,
+            generator=stream(self.config.seed, "adapters"),
+        )
+        if self.placement.compiles:
+            policy.compile()
+        return policy
+
+    def new_model(self) -> Transformer:
+        """A freshly initialised model for the task's vocabulary."""
+        return Transformer(new_shape(self.config, self.task), stream(self.config.seed, "initial weights"))
+
+    def collector(self, between: Callable[[], None] = lambda: None) -> Collector:
+        """Rollouts with rewards, drawn by the configured engine."""
+        return Collector(self.task, self.scorer, self.engine(self.decoder, between))
+
+    def engine(self, decoder: Decoder, between: Callable[[], None] = lambda: None) -> RolloutEngine:
+        """An engine that draws completions of the task; its model is loaded later."""
+        return LocalEngine(decoder, self.task.completion_length, self.config.decoding.batch, between)
+
+    def pretraining_masks(self) -> tuple[MaskCount, MaskCount]:
+        """The masks of `dtm pretrain`: of most steps, and of the last ones if the base is to settle."""
+        settings, block = self.config.pretrain, self.decoder.block
+        require(
+            not settings.settle or block is not None,
+            "pretrain.settle is for a base that is decoded in blocks: give decoding.block, or set it to 0",
+        )
+        usual = block if settings.block == "decoding" else settings.block
+        end_id = None if settings.after_end or block is None else self.task.eos_id
+        return MaskCount(usual if isinstance(usual, int) else None), MaskCount(block, end_id)
+
+
+def assemble(
+    config: RunConfig,
+    *,
+    task: Any = None,
+    method: Method | None = None,
+    model: Denoiser | None = None,
+    reward: Reward | None = None,
+) -> Assembly:
+    """Resolve a configuration. Objects that are given take the place of what it names."""
+    found = method or load_method_class(config.method.name)(config.method)
+    require(
+        isinstance(found, Method), f"method {config.method.name}: {type(found).__name__} is not a dtm.Method"
+    )
+    if method is not None:
+        name = method.config.name or _name_of(method, config.method.name)
+        config = replace(config, method=replace(method.config, name=name))
+    if task is not None:
+        config = replace(config, task=TaskConfig(kind=_name_of(task, config.task.kind)))
+    if reward is not None and config.reward.function is None:
+        config = replace(config, reward=replace(config.reward, function=_function_name(reward)))
+    loop = make_loop(config, found)
+    placement = Placement.resolve(config.device, config.precision, config.compile, config.model.nf4)
+    decoder = build_decoder(config)
+    folder = None if model is not None else find_base(config)
+    if folder is not None and config.model.base is None:
+        config = replace(config, model=replace(config.model, base=str(folder)))
+    built = build_task(config.task, folder) if task is None else as_task(task, folder)
+    scorer = build_scorer(config, built, reward)
+    require_call(scorer.function, scorer.name, built.prompts("train", 1, stream(0, "columns")).columns)
+    own_reward = reward is not None or config.reward.function is not None
+    span = config.reward.declared or (None if own_reward else built.reward_range)
+    assembly = Assembly(
+        config,
+        placement,
+        built,
+        found,
+        loop,
+        decoder,
+        scorer,
+        None if span is None else span[1] - span[0],
+        folder,
+        model,
+    )
+    _ = assembly.masking, assembly.lora  # mistakes in them surface here
+    return assembly
+
+
+def build_decoder(config: RunConfig) -> Decoder:
+    """The decoder of rollouts and evaluations."""
+    decoding = config.decoding
+    require(
+        decoding.order in ORDERS,
+        f"decoding.order: no order {decoding.order!r}. {nearest(decoding.order, ORDERS)}",
+    )
+    require(decoding.batch >= 1, f"decoding.batch must be at least 1, got {decoding.batch}")
+    return Decoder(
+        order=ORDERS[decoding.order](),
+        block=decoding.block,
+        tokens_per_step=decoding.tokens_per_step,
+        temperature=decoding.temperature,
+        certainty=decoding.certainty,
+        cache=decoding.cache,
+        refresh=decoding.refresh,
+        until_end=decoding.until_end,
+        fp8=decoding.fp8,
+    )
+
+
+def build_scorer(config: RunConfig, task: Task, reward: Reward | None = None) -> Scorer:
+    """The reward: a function given in Python, else the one that the configuration names, else the task's."""
+    settings, spec = config.reward, config.reward.function
+    function: Callable[..., Any]
+    if reward is not None:
+        function, name = reward, getattr(reward, "__name__", repr(reward))
+    elif spec is not None:
+        function, name = load_object(spec, "reward"), spec
+    else:
+        require(config.task.kind != "custom", "your own data needs your own reward: --reward module:function")
+        function, name = task.reward, f"{task.name}'s own"
+    return Scorer(function, name, settings.on_error, settings.timeout, settings.declared)
+
+
+def new_shape(config: RunConfig, task: Task) -> TransformerConfig:
+    """The shape of a model from scratch."""
+    model = config.model
+    return TransformerConfig(
+        vocab_size=task.vocab_size,
+        mask_id=task.mask_id,
+        eos_id=task.eos_id,
+        width=model.width,
+        layers=model.layers,
+        heads=model.heads,
+        ffn=model.ffn,
+    )
+
+
+def _name_of(given: object, named: str) -> str:
+    """How a configuration names an object: by its class, unless it names it already."""
+    kind = type(given)
+    if named.endswith(f":{kind.__qualname__}"):
+        return named
+    require(
+        "<locals>" not in kind.__qualname__,
+        f"{kind.__qualname__} is defined inside a function, so its run could not be opened again: move it to "
+        "the top level of its file",
+    )
+    return name_of(kind)
+
+
+def _function_name(reward: Reward) -> str:
+    return f"{reward.__module__}:{getattr(reward, '__qualname__', repr(reward))}"

@@ -1,0 +1,179 @@
+"""The outer loop of a run as a policy: when phases end, how the learning rate moves, when to stop.
+
+There are two, `Anneal` and `Iterate`; a method names the one it needs. They own all that differs between
+them, so nothing else asks which of the two a run has. Policies hold no state; `Progress` does.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from dtm.config import RunConfig
+from dtm.config.budget import MEASURED
+from dtm.loop.progress import Progress
+from dtm.loop.replay import Replay
+from dtm.masking import Masking
+from dtm.methods.base import Method
+from dtm.records import MaskedStates, Rollouts, Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All that a run does up to its end if no phase ends early."""
+
+    rollouts: int
+    """Completions decoded, for buffers, refreshes and evaluations."""
+    rows: int
+    """Masked states of all updates."""
+
+
+class Loop(ABC):
+    """The decisions of an outer loop."""
+
+    own_fields: ClassVar[tuple[str, ...]]
+    """Fields, or sections, of a configuration that this loop alone reads."""
+    axis: ClassVar[str]
+    """Label of the amount that `Progress.tilt` counts, for figures."""
+    measures_absorbed: ClassVar[bool]
+    """Whether phases have a tilt to absorb, which is measured on fresh rollouts."""
+    saves_phases: ClassVar[bool]
+    """Whether the end of each phase is worth a checkpoint."""
+
+    def __init__(self, config: RunConfig, method: Method) -> None:
+        self.config, self.method = config, method
+
+    # ── sizes ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    @abstractmethod
+    def steps(self) -> int:
+        """Optimiser steps after which a phase ends in any case."""
+
+    @property
+    @abstractmethod
+    def prompts(self) -> int:
+        """Prompts of a phase's buffer."""
+
+    @property
+    @abstractmethod
+    def final(self) -> float:
+        """The tilt (or iteration) at which the run ends; infinite with a budget, which then decides."""
+
+    @property
+    @abstractmethod
+    def ema(self) -> float | None:
+        """Decay of the student's moving average; None: no average."""
+
+    @abstractmethod
+    def work(self) -> Work:
+        """Rollouts and rows of the whole run, for forecasts."""
+
+    # ── a phase ──────────────────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def begin(self, rollouts: Rollouts, tilt: float, optimizer: torch.optim.Optimizer) -> float:
+        """Prepare the optimiser for a new phase and return its step h."""
+
+    @abstractmethod
+    def idle_reason(self, replay: Replay) -> str | None:
+        """Why the buffer has nothing to learn from; None: it has."""
+
+    @abstractmethod
+    def draw(
+        self, replay: Replay, masking: Masking, mask_id: int, update: int, generator: torch.Generator
+    ) -> tuple[MaskedStates, Weights]:
+        """A batch of masked states and the weights of its sequences; ``update`` counts a phase's steps."""
+
+    @abstractmethod
+    def refreshes(self, phase_step: int) -> bool:
+        """Whether part of the buffer is renewed before this step."""
+
+    @abstractmethod
+    def begins_to_cool(self, phase_step: int, surely_absorbed: float) -> bool:
+        """Whether the learning rate starts to fall, which ends the phase."""
+
+    @abstractmethod
+    def phase_is_over(self, phase_step: int, cooling_from: int | None) -> bool:
+        """Whether the phase has cooled down or taken all its steps."""
+
+    @abstractmethod
+    def lr_factor(self, phase_step: int, cooling_from: int | None) -> float:
+        """The learning rate as a fraction of its peak; step 0 is the first of a phase."""
+
+    # ── between phases ───────────────────────────────────────────────────────────────────────────
+
+    def is_to_be_measured(self, progress: Progress, spent: float) -> bool:
+        """Whether to evaluate π_a between phases; ``spent`` is the share of the budget, 0 without one.
+
+        The last π_a is evaluated, and others after so many phases or so much of the budget; none twice.
+        """
+        evaluations = progress.evaluations
+        if evaluations and evaluations[-1]["tilt"] == progress.tilt:
+            return False
+        if spent >= 1 or self._has_arrived(progress):
+            return True
+        if self.config.budget is None or not evaluations:
+            return progress.phase % self.config.evaluation.every == 0
+        return spent >= progress.measured_at + MEASURED
+
+    def reason_to_stop(self, progress: Progress, spent: float) -> str | None:
+        """Why a run ends between phases; None: it goes on."""
+        patience = self.config.evaluation.patience
+        if spent >= 1:
+            return f"spent its budget of {self.config.budget}"
+        if self._has_arrived(progress):
+            return self.arrived(progress)
+        if has_plateaued([row["reward"] for row in progress.evaluations], patience):
+            return f"held-out reward has not risen for {patience} evaluations"
+        return None
+
+    def _has_arrived(self, progress: Progress) -> bool:
+        return progress.tilt >= self.final - 1e-9
+
+    # ── words ────────────────────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def arrived(self, progress: Progress) -> str:
+        """How a run that has reached its end is described."""
+
+    @abstractmethod
+    def place(self, tilt: float) -> str:
+        """Where a run stands."""
+
+    @abstractmethod
+    def reached(self, tilt: float) -> str:
+        """How far a finished run came, for a model card."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, str]:
+        """Phases (or iterations) and the rollouts of each, for a dry run."""
+
+    @abstractmethod
+    def status(self, values: Mapping[str, Any], step: int) -> str:
+        """The live line after a step."""
+
+    @abstractmethod
+    def closing(self, values: Mapping[str, Any]) -> str | None:
+        """A line for a phase that has ended; None: not worth one."""
+
+
+def has_plateaued(rewards: Sequence[float], patience: int | None) -> bool:
+    """Whether the last ``patience`` evaluations brought no mean reward above the best one before."""
+    if patience is None or len(rewards) <= patience:
+        return False
+    return max(rewards[-patience:]) <= max(rewards[:-patience])
+
+
+def share(value: float | None) -> str:
+    """A fraction in per cent; a dash where it is not known."""
+    return "–" if value is None else f"{value:.0%}"
+
+
+def number(value: float | None, digits: int) -> str:
+    """A number; a dash where it is not known yet, as after a resume in the middle of a phase."""
+    return "–" if value is None else f"{value:.{digits}f}"

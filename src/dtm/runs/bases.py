@@ -1,0 +1,113 @@
+"""The base π_0 of a run: where it lies, and loading it with checks against the task."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dtm.config import RunConfig
+from dtm.errors import ConfigError, nearest, require
+from dtm.loading import load_object
+from dtm.models.denoiser import Denoiser
+from dtm.models.hub import find_folder
+from dtm.models.placement import Placement
+from dtm.models.storage import load_model
+from dtm.runs.folder import RUNS, RunFolder
+from dtm.tasks.base import Task
+
+UNTRAINED = ("penalty",)
+"""Fields of a task that a base does not depend on."""
+
+
+def is_factory(base: str | None) -> bool:
+    """Whether a base is a user's function that makes the model: path/to/file.py:function."""
+    return base is not None and ".py:" in base
+
+
+def find_base(config: RunConfig) -> Path | None:
+    """The folder of the base: the one named, shipped or downloaded, or the recipe's latest pretraining.
+
+    None where there is none yet, or where a user's function makes the model.
+    """
+    base = config.model.base
+    if is_factory(base):
+        return None
+    if base is None:
+        made = RunFolder.pretrained(config.recipe)
+        return None if made is None else made.model
+    shipped = Path(str(resources.files("dtm.recipes") / "bases"))
+    for folder in (Path(base), Path(base) / "model", shipped / base):
+        if (folder / "config.json").is_file():
+            return folder
+    if "/" in base or Path(base).is_dir():
+        return find_folder(base)
+    names = [path.name for path in shipped.glob("*")] if shipped.is_dir() else []
+    raise ConfigError(
+        f"model.base: no model in {base!r}, neither as a folder nor shipped. {nearest(base, names)}"
+    )
+
+
+def no_base(config: RunConfig) -> ConfigError:
+    """The error of a run that has no base to start from."""
+    return ConfigError(
+        f"recipe {config.recipe!r} has no pretrained base, and there is no finished pretraining of it "
+        f"under {RUNS}/. Run `dtm pretrain {config.recipe}` first, or name a folder with --model.base"
+    )
+
+
+def load_base(config: RunConfig, folder: Path | None, task: Task, placement: Placement) -> Denoiser:
+    """Load the base onto the device, checked against the task's vocabulary."""
+    if is_factory(config.model.base):
+        model = load_object(str(config.model.base), "model")()
+        require(
+            isinstance(model, Denoiser),
+            f"model {config.model.base} must return a dtm.Denoiser, got {type(model)}",
+        )
+        return check_base(model.to(placement.device), str(config.model.base), config, task)
+    if folder is None:
+        raise no_base(config)
+    # A frozen base is kept in the precision it runs in; weights that are trained stay in float32.
+    dtype = torch.float32 if config.adapter.rank is None else placement.dtype
+    model = load_model(folder, dtype=dtype, device=placement.device, nf4=config.model.nf4)
+    check_base(model, str(folder), config, task)
+    _check_task(folder, config)
+    return model
+
+
+def check_base(model: Denoiser, source: str, config: RunConfig, task: Task) -> Denoiser:
+    """Refuse a model whose vocabulary is not the task's."""
+    for name in ("vocab_size", "mask_id", "eos_id"):
+        found, wanted = getattr(model, name), getattr(task, name)
+        require(
+            found == wanted,
+            f"the base in {source} has {name} {found}, task {task.name} needs {wanted}: it was trained for "
+            f"another task. Run `dtm pretrain {config.recipe}` and pass its folder with --model.base",
+        )
+    return model
+
+
+def _check_task(folder: Path, config: RunConfig) -> None:
+    """Refuse a base that was pretrained on another task."""
+    trained_for = folder / "task.json"
+    if not trained_for.is_file():
+        return
+    saved = json.loads(trained_for.read_text(encoding="utf-8"))
+    for name, wanted in asdict(config.task).items():
+        require(
+            name in UNTRAINED or _trained_for(name, saved.get(name, wanted)) == _trained_for(name, wanted),
+            f"the base in {folder} was trained with task.{name} {saved.get(name)}, not {wanted}. "
+            f"Run `dtm pretrain {config.recipe}` with the same flag, then pass its --model.base",
+        )
+
+
+def _trained_for(name: str, value: Any) -> Any:
+    """The part of a task's field that matters to a base: of a data folder only whether there is one.
+
+    With one, the published test items are held out of the corpus; without it, other ones.
+    """
+    return value is not None if name == "data_dir" else value

@@ -19,13 +19,15 @@ from dtm.cli import main as dtm
 
 RESULTS = Path(__file__).parents[1] / "results" / "compare"
 METHODS = "c-dtm,spg,wd1,diffu-grpo,unigrpo,gdpo,vrpo"
+SHAPE = shlex.split("--model.width 32 --model.layers 1 --model.heads 2 --model.ffn 48")
+"""The base of a run that checks the study itself."""
 SMALL = shlex.split("""
-    --device cpu --model.width 32 --model.layers 1 --model.heads 2 --model.ffn 48
+    --device cpu
     --pretrain.steps 40 --pretrain.batch 32 --pretrain.held-out 16
     --replay.prompts 8 --replay.completions 4 --optimizer.batch 16 --tilt.max-steps 4
     --evaluation.prompts 8 --evaluation.completions 2
 """)
-"""Fields of a run that checks the study itself."""
+"""The other fields of such a run."""
 BRIEF = {
     "methods": "c-dtm,spg",
     "tokens": "2e3tokens",
@@ -92,7 +94,7 @@ def main() -> None:
     if parser.parse_args().smoke:
         parser.set_defaults(**BRIEF)
     options = parser.parse_args()
-    small = list(SMALL) if options.smoke else []
+    small, shape = (list(SMALL), SHAPE) if options.smoke else ([], [])
     if options.data_dir is not None:
         small += ["--task.data-dir", str(options.data_dir)]
     results = options.out / "results" if options.smoke else RESULTS
@@ -101,12 +103,12 @@ def main() -> None:
     tuned += ["--tune", "--trials", options.trials]
     folders = {}
     for recipe in ("sudoku-mini", "countdown-mini"):
-        start = ["--model.base", base(recipe, options.out, small), *common]
+        start = ["--model.base", base(recipe, options.out, [*small, *shape]), *common]
         name = f"{recipe.removesuffix('-mini')}-tokens"
         folders[recipe] = compare(name, recipe, options.out, results, *tuned, *start)
     clock = ["--methods", "c-dtm,spg", "--budget", options.seconds]
     clock += picked(folders["sudoku-mini"], ("c-dtm", "spg"))
-    start = ["--model.base", base("sudoku-mini", options.out, small), *common]
+    start = ["--model.base", base("sudoku-mini", options.out, [*small, *shape]), *common]
     compare("sudoku-seconds", "sudoku-mini", options.out, results, *clock, *start)
 
 

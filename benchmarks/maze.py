@@ -22,7 +22,8 @@ import torch
 import dtm
 from dtm import api, losses
 from dtm.comparison.sweep import over_seeds, run_all, spread
-from dtm.config import EvaluationConfig, MazeConfig, RunConfig, configure_method
+from dtm.config import EvaluationConfig, MazeConfig, RunConfig
+from dtm.config.serialise import update
 from dtm.evaluation.evaluate import Evaluation
 from dtm.loop.assemble import Assembly, assemble
 from dtm.models.storage import load_model
@@ -95,9 +96,10 @@ def _ablation(config: RunConfig, control: str, h: float) -> RunConfig:
 
     Updates have 384 rows, so that all of it fits into the minutes that one can spend.
     """
+    changes = {"method": {"control_variate": control, "guard": control == "adaptive"}}
+    rounds = in_rounds(config, h, A, updates=ROUND, rounds=ROUNDS, prompts=320, completions=8)
     return replace(
-        in_rounds(config, h, A, updates=ROUND, rounds=ROUNDS, prompts=320, completions=8),
-        method=configure_method("c-dtm", control_variate=control, guard=control == "adaptive"),
+        update(rounds, changes, control),
         optimizer=replace(config.optimizer, batch=384),
         evaluation=EvaluationConfig(prompts=256, completions=4),
     )

@@ -21,6 +21,7 @@ import dtm
 from dtm import api
 from dtm.comparison.sweep import run_all, spread
 from dtm.config import EvaluationConfig, configure_method
+from dtm.config.serialise import update
 from dtm.loop.assemble import assemble
 from dtm.report.figures import annealing_figure
 from dtm.runs.folder import write_json
@@ -40,8 +41,8 @@ Measures = dict[str, float]
 def recipe(control: str, seed: int, smoke: bool) -> dtm.RunConfig:
     """The configuration of one run."""
     config = dtm.recipe("maze-small")
-    method = configure_method("c-dtm", control_variate=control, guard=CONTROLS[control])
-    config = replace(config, seed=seed, method=method)
+    changes = {"method": {"control_variate": control, "guard": CONTROLS[control]}}
+    config = replace(update(config, changes, "maze-small"), seed=seed)
     if not smoke:
         return config
     return replace(

@@ -24,7 +24,8 @@ import dtm
 from dtm import api
 from dtm.api import Run
 from dtm.comparison.sweep import over_seeds, run_all, spread
-from dtm.config import EvaluationConfig, MiniConfig, RunConfig, configure_method
+from dtm.config import EvaluationConfig, MiniConfig, RunConfig
+from dtm.config.serialise import update
 from dtm.loop.assemble import Assembly, assemble
 from dtm.models.storage import load_model
 from dtm.report.figures import LENGTH, comparison_figure
@@ -96,7 +97,7 @@ def ablations(config: RunConfig, smoke: bool) -> dict[str, RunConfig]:
         "c zero": {"control_variate": "zero", "guard": False},
     }
     for name, changes in variants.items():
-        chosen[name] = replace(reference, method=configure_method("c-dtm", **changes))
+        chosen[name] = update(reference, {"method": changes}, name)
     return {name: _small(setting) for name, setting in chosen.items()} if smoke else chosen
 
 

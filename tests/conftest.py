@@ -89,8 +89,9 @@ def make_rollouts() -> Callable[..., Rollouts]:
         tokens = torch.arange(rows)[:, None].expand(rows, width).clone()
         everywhere = torch.ones(rows, width, dtype=torch.bool)
         steps = torch.zeros(rows, width, dtype=torch.long)
+        scores, numbers = torch.tensor(reward).float(), torch.tensor(group)
         return Rollouts(
-            tokens, everywhere, everywhere, steps, torch.tensor(reward).float(), torch.tensor(group), tilt
+            tokens, everywhere, everywhere, steps, torch.zeros(rows, width), scores, numbers, tilt
         )
 
     return make

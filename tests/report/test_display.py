@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from dtm.evaluation.evaluate import Evaluation
+from dtm.loop.assemble import assemble
 from dtm.report import display
 from dtm.report.display import Display, measures_table, summary_table
 
@@ -22,7 +23,7 @@ def shown(table) -> str:
 def test_a_run_is_followed_step_by_step(terminal, tiny, make_trainer, monkeypatch):
     monkeypatch.setattr(display, "PLAIN_EVERY", 0.0)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=200)
-    with Display(tiny, console) as follower:
+    with Display(tiny, assemble(tiny).loop, console) as follower:
         make_trainer(tiny, callbacks=[follower]).run()
     text = console.file.getvalue()
     for part in ("phase 1  a 0 → 1  4 steps (step limit)", "phase 2  a 1 → 2", "a = 2     held out:"):
@@ -37,7 +38,7 @@ def test_a_resumed_run_is_followed_before_it_has_drawn_any_rollouts(tiny, make_t
     first._advance()
     first.save()
     console = Console(file=io.StringIO(), force_terminal=True, width=200)
-    with Display(tiny, console) as follower:
+    with Display(tiny, assemble(tiny).loop, console) as follower:
         second = make_trainer(tiny, checkpoints=tmp_path, callbacks=[follower])
         second.resume(tmp_path)
         second._advance()

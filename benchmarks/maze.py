@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import dtm
-from dtm import api, losses
+from dtm import api, tilts
 from dtm.comparison.sweep import over_seeds, run_all, spread
 from dtm.config import EvaluationConfig, MazeConfig, RunConfig
 from dtm.config.serialise import update
@@ -193,7 +193,7 @@ def quantities(base: Mapping[str, Any], tuned: Mapping[str, Any], minutes: float
         "reward": tuned["reward"],
         "valid": tuned["valid"],
         "coverage_ratio": tuned["coverage"] / base["coverage"] if base["coverage"] else math.nan,
-        "effective_tilt": losses.effective_tilt(rewards, groups, tuned["reward"]),
+        "effective_tilt": tilts.effective_tilt(rewards, groups, tuned["reward"]),
         "minutes": minutes,
     }
 

@@ -22,7 +22,7 @@ import dtm
 
 ROOT = Path(dtm.__file__).parent
 LAYERS = [
-    {"records", "losses", "masking", "random", "errors", "loading"},
+    {"records", "losses", "tilts", "masking", "random", "errors", "loading"},
     {"models", "engine", "tasks", "config"},
     {"methods", "evaluation", "capacity", "runs", "recipes", "distributed"},
     {"loop", "report"},

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from dtm import losses
+from dtm import losses, tilts
 from dtm.random import stream
 
 LN2 = math.log(2)
@@ -19,23 +19,23 @@ def tensor(*values):
 
 
 def test_log_mean_exp_by_hand():
-    assert float(losses.log_mean_exp(tensor(0, LN2, 2 * LN2))) == pytest.approx(math.log(7 / 3))
-    assert float(losses.log_mean_exp(tensor(900, 900 + LN2))) == pytest.approx(900 + math.log(1.5))
+    assert float(tilts.log_mean_exp(tensor(0, LN2, 2 * LN2))) == pytest.approx(math.log(7 / 3))
+    assert float(tilts.log_mean_exp(tensor(900, 900 + LN2))) == pytest.approx(900 + math.log(1.5))
 
 
 def test_peer_mean_by_hand():
     """A group of one falls back on all other rows."""
-    found = losses.peer_mean(tensor(1, 2, 6, 10), torch.tensor([5, 5, 5, 9]))
+    found = tilts.peer_mean(tensor(1, 2, 6, 10), torch.tensor([5, 5, 5, 9]))
     assert found.tolist() == pytest.approx([4, 3.5, 1.5, 3])
 
 
 def test_peer_mean_of_one_row_alone_is_nothing():
-    assert losses.peer_mean(tensor(7), torch.tensor([0])).tolist() == [0]
+    assert tilts.peer_mean(tensor(7), torch.tensor([0])).tolist() == [0]
 
 
 def test_weights_by_hand():
     """w = e^{hr} = 2, 1, 4, 4 and Z = 11/4."""
-    weights = losses.weigh(tensor(1, 0, 2, 2), torch.tensor([0, 0, 1, 1]), LN2)
+    weights = tilts.weigh(tensor(1, 0, 2, 2), torch.tensor([0, 0, 1, 1]), LN2)
     z = 11 / 4
     assert weights.log_z == pytest.approx(math.log(z))
     assert weights.log_weight.exp().tolist() == pytest.approx([2 / z, 1 / z, 4 / z, 4 / z])
@@ -45,7 +45,7 @@ def test_weights_by_hand():
 def test_weights_with_a_baseline_by_hand():
     """b = 0, 1, 2, 2, so w = 2, ½, 1, 1 and Z = 9/8; peers are weighed with the row's own baseline."""
     reward, group = tensor(1, 0, 2, 2), torch.tensor([0, 0, 1, 1])
-    weights = losses.weigh(reward, group, LN2, losses.peer_mean(reward, group))
+    weights = tilts.weigh(reward, group, LN2, tilts.peer_mean(reward, group))
     z = 9 / 8
     assert weights.log_z == pytest.approx(math.log(z))
     assert weights.log_weight.exp().tolist() == pytest.approx([2 / z, 0.5 / z, 1 / z, 1 / z])
@@ -54,14 +54,14 @@ def test_weights_with_a_baseline_by_hand():
 
 def test_a_constant_baseline_changes_no_weight():
     reward, group = tensor(0.3, -1, 2, 0.5), torch.tensor([0, 0, 1, 1])
-    plain = losses.weigh(reward, group, 1.7)
-    shifted = losses.weigh(reward, group, 1.7, torch.full_like(reward, 0.9))
+    plain = tilts.weigh(reward, group, 1.7)
+    shifted = tilts.weigh(reward, group, 1.7, torch.full_like(reward, 0.9))
     torch.testing.assert_close(shifted.log_weight, plain.log_weight)
     torch.testing.assert_close(shifted.peers, plain.peers)
 
 
 def test_a_given_log_z_is_taken():
-    weights = losses.weigh(tensor(1, 3), torch.tensor([0, 0]), 2.0, log_z=0.5)
+    weights = tilts.weigh(tensor(1, 3), torch.tensor([0, 0]), 2.0, log_z=0.5)
     assert weights.log_weight.tolist() == pytest.approx([1.5, 5.5])
 
 
@@ -73,7 +73,7 @@ def test_the_leave_one_out_baseline_moves_no_minimiser(h):
     chance = torch.stack([law[i] * law[j] for i, j in pairs])
     earned = reward[torch.tensor(pairs)].flatten()
     group = torch.arange(len(pairs)).repeat_interleave(2)
-    weights = losses.weigh(earned, group, h, losses.peer_mean(earned, group), log_z=0.0)
+    weights = tilts.weigh(earned, group, h, tilts.peer_mean(earned, group), log_z=0.0)
     first = weights.log_weight.exp()[::2]
     found = [
         sum(chance[row] * first[row] for row, (i, _) in enumerate(pairs) if i == outcome)
@@ -101,20 +101,20 @@ def test_available_kl_with_a_baseline_is_the_prompt_weighted_formula(h):
         gain = sum(chance * math.exp(h * value) * h * value for chance, value in law) - z * math.log(z)
         scale = math.exp(-h * baselines[prompt])
         above, below = above + scale * gain, below + scale * z
-    found = losses.available_kl(tensor(*reward), torch.tensor(group), h, tensor(*offset))
+    found = tilts.available_kl(tensor(*reward), torch.tensor(group), h, tensor(*offset))
     assert found == pytest.approx(above / below, abs=3e-4)
-    assert found != pytest.approx(losses.available_kl(tensor(*reward), torch.tensor(group), h), abs=1e-3)
+    assert found != pytest.approx(tilts.available_kl(tensor(*reward), torch.tensor(group), h), abs=1e-3)
 
 
 def test_available_kl_needs_a_second_completion():
-    assert math.isnan(losses.available_kl(tensor(1, 2), torch.tensor([0, 1]), 1.0))
-    assert losses.available_kl(tensor(1, 1, 5), torch.tensor([0, 0, 1]), 1.0) == pytest.approx(0)
+    assert math.isnan(tilts.available_kl(tensor(1, 2), torch.tensor([0, 1]), 1.0))
+    assert tilts.available_kl(tensor(1, 1, 5), torch.tensor([0, 0, 1]), 1.0) == pytest.approx(0)
 
 
 def test_effective_sample_size_by_hand():
     """(1 + 1 + 2)² / (3 · 6)."""
-    assert float(losses.effective_sample_size(tensor(0, 0, LN2))) == pytest.approx(16 / 18)
-    assert float(losses.effective_sample_size(tensor(800, 800))) == pytest.approx(1)
+    assert float(tilts.effective_sample_size(tensor(0, 0, LN2))) == pytest.approx(16 / 18)
+    assert float(tilts.effective_sample_size(tensor(800, 800))) == pytest.approx(1)
 
 
 def test_the_guard_refuses_only_what_leads_further_out():
@@ -141,11 +141,11 @@ def test_effective_tilt_inverts_an_exact_tilt_of_each_prompt(tilt):
     group = torch.arange(6).repeat_interleave(50)
     weight = (tilt * reward.double()).view(6, 50).softmax(1)
     reached = float((weight * reward.view(6, 50)).sum(1).mean())
-    assert losses.effective_tilt(reward, group, reached) == pytest.approx(tilt, abs=1e-4)
+    assert tilts.effective_tilt(reward, group, reached) == pytest.approx(tilt, abs=1e-4)
 
 
 def test_effective_tilt_is_infinite_past_the_best_rollouts():
     reward, group = torch.tensor([0.1, 0.5, 0.2, 0.3]), torch.tensor([0, 0, 1, 1])
-    assert losses.effective_tilt(reward, group, 0.41) == math.inf
-    assert losses.effective_tilt(reward, group, 0.39) < 1e4
-    assert losses.effective_tilt(reward, group, 0.14) == -math.inf
+    assert tilts.effective_tilt(reward, group, 0.41) == math.inf
+    assert tilts.effective_tilt(reward, group, 0.39) < 1e4
+    assert tilts.effective_tilt(reward, group, 0.14) == -math.inf

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from dtm import losses
+from dtm import tilts
 from dtm.config import (
     EvaluationConfig,
     IterateConfig,
@@ -20,7 +20,8 @@ from dtm.config.registry import load_method_class
 from dtm.loop.policies import make_loop
 from dtm.loop.policy import Loop, has_plateaued
 from dtm.loop.progress import Progress
-from dtm.losses import AdaptiveControl, next_step, phases
+from dtm.losses import AdaptiveControl
+from dtm.tilts import next_step, phases
 
 
 def loop_of(config: RunConfig) -> Loop:
@@ -72,7 +73,7 @@ def test_an_automatic_step_meets_the_effective_sample_size(make_rollouts):
     config = TiltConfig(step="auto", ess=0.6, step_cap=5.0, final=10.0)
     h = chosen_step(make_rollouts, config, reward)
     assert 0.1 < h < 5
-    assert float(losses.effective_sample_size(h * reward.double())) == pytest.approx(0.6, abs=1e-6)
+    assert float(tilts.effective_sample_size(h * reward.double())) == pytest.approx(0.6, abs=1e-6)
 
 
 def test_an_automatic_step_is_capped_where_rewards_say_nothing(make_rollouts):

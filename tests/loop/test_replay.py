@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dtm import losses
+from dtm import tilts
 from dtm.errors import MixedTiltError
 from dtm.loop.replay import Replay
 from dtm.random import stream
@@ -36,11 +36,11 @@ def test_weights_and_available_kl_follow_a_refresh(baseline, make_rollouts):
     replay = Replay(make_rollouts(REWARDS, GROUPS), 2.0, baseline)
     replay.refresh(make_rollouts([0.6, 0.9], [3, 3]))
     reward, group = replay.rollouts.reward, replay.rollouts.group
-    offset = losses.peer_mean(reward, group) if baseline else torch.zeros_like(reward)
+    offset = tilts.peer_mean(reward, group) if baseline else torch.zeros_like(reward)
     assert float(replay.weights.log_weight.exp().mean()) == pytest.approx(1, rel=1e-5)
     gaps = replay.weights.log_weight - 2.0 * (reward - offset)
     torch.testing.assert_close(gaps, gaps[:1].expand_as(gaps))
-    assert replay.available == pytest.approx(losses.available_kl(reward, group, 2.0, offset))
+    assert replay.available == pytest.approx(tilts.available_kl(reward, group, 2.0, offset))
 
 
 def test_rollouts_outside_the_buffer_are_weighed_on_its_normalisation(make_rollouts):

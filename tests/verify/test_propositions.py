@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtm import engine, losses
+from dtm import engine, losses, tilts
 from dtm.engine import Decoder
 from dtm.masking import mask_count
 from dtm.methods import CONTROL_VARIATES, c_dtm
@@ -36,7 +36,7 @@ blocks = st.sampled_from([None, 1, 2])
 @given(world=worlds, h=steps, seed=st.integers(0, 99))
 def test_prop_3_1_esscher(world, h, seed):
     """E_{a+h}[G | x_t] = E_a[G e^{hr} | x_t] / E_a[e^{hr} | x_t] for any G(x_1), indicators included."""
-    weight = losses.weigh(world.reward, torch.arange(len(world.reward)), h).log_weight.exp()
+    weight = tilts.weigh(world.reward, torch.arange(len(world.reward)), h).log_weight.exp()
     noise = torch.randn(len(weight), 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     hits = F.one_hot(world.sequences, world.vocab).double().flatten(1)
     functional = torch.cat([noise, hits], 1)
@@ -148,7 +148,7 @@ MUTATIONS = {
     "tight-guard": ("11b", losses, "within_ratio_bound", lambda q, g, bound: true_guard(q, g, bound / 4)),
     "gained-twice": ("6a", losses, "gained_kl", lambda *arguments: 2 * true_gain(*arguments)),
     "naive-weights": ("13a", losses, "advantage", lambda log_w, c: (log_w + 500).exp() - c * math.exp(500)),
-    "no-bisection": ("16a", losses, "step_for_ess", lambda reward, target, cap: cap),
+    "no-bisection": ("16a", tilts, "step_for_ess", lambda reward, target, cap: cap),
 }
 
 

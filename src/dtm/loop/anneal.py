@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 
 import torch
 
-from dtm import losses
+from dtm import tilts
 from dtm.config import RunConfig
 from dtm.errors import require
 from dtm.loop.policy import Loop, Work, number, share
@@ -68,7 +68,7 @@ class Anneal(Loop):
     def work(self) -> Work:
         """Buffers, refreshes and closing measurements of every phase."""
         tilt, replay, evaluation = self.config.tilt, self.config.replay, self.config.evaluation
-        count = losses.phases(tilt.final, tilt.step_cap if tilt.step == "auto" else tilt.step)
+        count = tilts.phases(tilt.final, tilt.step_cap if tilt.step == "auto" else tilt.step)
         refreshes = (tilt.max_steps - 1) // replay.refresh_every
         drawn = replay.prompts + refreshes * replay.refresh_prompts + replay.closing_prompts
         evaluations = math.ceil(count / evaluation.every) + 1
@@ -86,9 +86,9 @@ class Anneal(Loop):
         step = config.step
         if step == "auto":
             centred = rollouts.reward - prompt_offset(rollouts, self.method.prompt_baseline)
-            step = losses.step_for_ess(centred.double(), config.ess, config.step_cap)
+            step = tilts.step_for_ess(centred.double(), config.ess, config.step_cap)
         optimizer.state.clear()
-        return losses.next_step(tilt, self.final, step)
+        return tilts.next_step(tilt, self.final, step)
 
     def idle_reason(self, replay: Replay) -> str | None:
         """All rewards of the buffer are equal."""
@@ -147,7 +147,7 @@ class Anneal(Loop):
     def describe(self) -> dict[str, str]:
         """Phases and their buffers."""
         tilt, replay, budget = self.config.tilt, self.config.replay, self.config.budget
-        count = "as ESS decides" if tilt.step == "auto" else str(losses.phases(tilt.final, tilt.step))
+        count = "as ESS decides" if tilt.step == "auto" else str(tilts.phases(tilt.final, tilt.step))
         if budget is not None:
             count = f"as many as a budget of {budget} allows"
         reach = "" if budget else f", from a = 0 to A = {tilt.final:g}"

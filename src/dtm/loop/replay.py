@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dtm import losses
+from dtm import tilts
 from dtm.errors import MixedTiltError, require
 from dtm.records import Rollouts, Weights, concatenate
 
@@ -20,7 +20,7 @@ Credit = Callable[[Float[Tensor, " N"], Int[Tensor, " N"]], Float[Tensor, " N"]]
 def prompt_offset(rollouts: Rollouts, baseline: bool) -> Float[Tensor, " N"]:
     """The baseline b of each reward: the mean of the prompt's other completions, or 0."""
     reward = rollouts.reward
-    return losses.peer_mean(reward, rollouts.group) if baseline else torch.zeros_like(reward)
+    return tilts.peer_mean(reward, rollouts.group) if baseline else torch.zeros_like(reward)
 
 
 class Replay:
@@ -43,12 +43,12 @@ class Replay:
         reward, group = rollouts.reward, rollouts.group
         self.rollouts = rollouts
         offset = prompt_offset(rollouts, self.baseline)
-        log_z = float(losses.log_mean_exp(self.h * (reward - offset).double()))
-        self.weights = losses.weigh(reward, group, self.h, offset, log_z)
+        log_z = float(tilts.log_mean_exp(self.h * (reward - offset).double()))
+        self.weights = tilts.weigh(reward, group, self.h, offset, log_z)
         if self.credit is not None:
             self.weights = replace(self.weights, credit=self.credit(reward, group))
-        self.ess = float(losses.effective_sample_size(self.weights.log_weight))
-        self.available = losses.available_kl(reward, group, self.h, offset)
+        self.ess = float(tilts.effective_sample_size(self.weights.log_weight))
+        self.available = tilts.available_kl(reward, group, self.h, offset)
 
     def log_weight(self, fresh: Rollouts) -> Float[Tensor, " M"]:
         """log w̄ of rollouts that are not in the buffer, on its normalisation."""

@@ -8,7 +8,7 @@ from functools import cache
 
 import torch
 
-from dtm import losses
+from dtm import tilts
 from dtm.engine import Decoder, generate
 from dtm.masking import MaskCount
 from dtm.methods import CDTM
@@ -61,7 +61,7 @@ def _batches(
         if step % setting.refresh == 0:
             reward = world.reward[number(tokens, world.vocab)]
             group = number(tokens[:, : world.prompt], world.vocab)
-            weights = losses.weigh(reward, group, setting.h)
+            weights = tilts.weigh(reward, group, setting.h)
         rows = torch.randperm(setting.buffer, generator=masks)[: setting.batch]
         clean = Sequences(tokens[rows], done.attention[rows], done.is_completion[rows])
         yield MaskCount().states(clean, world.vocab, masks), weights.select(rows)

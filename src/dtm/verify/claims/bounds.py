@@ -6,7 +6,7 @@ import itertools
 
 import torch
 
-from dtm import losses
+from dtm import tilts
 from dtm.engine import Decoder
 from dtm.methods import CONTROL_VARIATES, mdm_loss
 from dtm.verify.claims.check import claim
@@ -92,7 +92,7 @@ def _available_limit(world: World, copies: int, h: float) -> float:
     row = []
     for level in range(6):
         many = index.repeat(2**level)
-        row.append(losses.available_kl(world.reward[many], group.repeat(2**level), h))
+        row.append(tilts.available_kl(world.reward[many], group.repeat(2**level), h))
     for order in range(1, len(row)):
         row = [(2**order * row[j + 1] - row[j]) / (2**order - 1) for j in range(len(row) - 1)]
     return row[0]
@@ -128,7 +128,7 @@ def jackknife_reduces_bias() -> float:
     reward = torch.linspace(0, 1, 8, dtype=torch.float64)
     triples = torch.cartesian_prod(*[torch.arange(8)] * 3)
     group = torch.arange(len(triples)).repeat_interleave(3)
-    jackknife = losses.available_kl(reward[triples.flatten()], group, 3.0)
+    jackknife = tilts.available_kl(reward[triples.flatten()], group, 3.0)
     weight = (3 * reward).exp()
     weight = weight / weight.mean()
     exact = float(torch.special.xlogy(weight, weight).mean())

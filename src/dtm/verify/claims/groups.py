@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from dtm import losses
+from dtm import tilts
 from dtm.methods import CDTM, CONTROL_VARIATES, ControlVariate
 from dtm.methods.c_dtm import CDTMConfig
 from dtm.records import Weights
@@ -27,7 +27,7 @@ def _world() -> World:
 
 
 def _fitted_over_pairs(control: ControlVariate, rescale: Callable[[Weights], Weights]) -> Table:
-    """What the production objective fits when its buffer holds all pairs, weighed by `losses.weigh`.
+    """What the production objective fits when its buffer holds all pairs, weighed by `tilts.weigh`.
 
     ``rescale`` may change the weights within a pair; E[w | x_t] is taken after it.
     """
@@ -36,7 +36,7 @@ def _fitted_over_pairs(control: ControlVariate, rescale: Callable[[Weights], Wei
     pairs = torch.cartesian_prod(torch.arange(count), torch.arange(count))
     rows, group = pairs.flatten(), torch.arange(len(pairs)).repeat_interleave(2)
     probability = (world.prob[pairs].prod(1) / 2).repeat_interleave(2)
-    weights = rescale(losses.weigh(world.reward[rows], group, H, log_z=world.log_z(H)))
+    weights = rescale(tilts.weigh(world.reward[rows], group, H, log_z=world.log_z(H)))
     everything = population(world, None, rows, probability)
     student = world.posterior()
     outcome = evaluate(

@@ -7,7 +7,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from dtm import losses
+from dtm import tilts
 from dtm.masking import MaskCount
 from dtm.methods import CDTM, CONTROL_VARIATES
 from dtm.methods.c_dtm import CDTMConfig
@@ -34,7 +34,7 @@ from dtm.verify.exact import REWARDS, World, population_loss, random_world, scor
 
 @claim("1a", "Proposition 3.1 (Esscher): π_{a+h}(v|x_t) = E_a[w 1{x_1=v} | x_t] / E_a[w | x_t]", 1e-12)
 def esscher() -> float:
-    """The posterior of the tilted law, against the teacher's posterior reweighted by `losses.weigh`."""
+    """The posterior of the tilted law, against the teacher's posterior reweighted by `tilts.weigh`."""
     deviations = []
     for kind in REWARDS:
         for h in (0.5, 2.5, 6.0):
@@ -124,7 +124,7 @@ def _shift_effect(name: str) -> float:
     models = policy(perturbed(world.posterior(), 0), world.posterior())
 
     def loss(shift: float) -> float:
-        weights = losses.weigh(world.reward[rows] + shift, torch.arange(64), h)
+        weights = tilts.weigh(world.reward[rows] + shift, torch.arange(64), h)
         objective = CDTM(CDTMConfig(control_variate=name, guard=False))
         return evaluate(objective, models, states, weights, phase_of(world, h)).loss
 

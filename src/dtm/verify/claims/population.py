@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dtm import losses
+from dtm import tilts
 from dtm.masking.mask_count import mask_cells
 from dtm.methods import CDTM, ControlVariate
 from dtm.methods.c_dtm import CDTMConfig
@@ -118,7 +118,7 @@ def phase_of(world: World, h: float) -> Phase:
 
 def weights_of(world: World, h: float) -> Weights:
     """w̄ of every sequence of the world, normalised by the true Z."""
-    return losses.weigh(world.reward, torch.arange(len(world.reward)), h, log_z=world.log_z(h))
+    return tilts.weigh(world.reward, torch.arange(len(world.reward)), h, log_z=world.log_z(h))
 
 
 # ── the production objective in the population ───────────────────────────────────────────────────

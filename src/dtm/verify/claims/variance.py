@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from dtm import losses
+from dtm import losses, tilts
 from dtm.masking import MaskCount
 from dtm.methods import CDTM
 from dtm.methods.c_dtm import CDTMConfig
@@ -89,7 +89,7 @@ def _constant_reward_gradient(dtype: torch.dtype) -> float:
     models = policy(world.posterior(), world.posterior())
     models.student.to(dtype)
     models.teacher.to(dtype)
-    weights = losses.weigh(torch.full((50,), 0.7, dtype=dtype), torch.arange(50), 2.5)
+    weights = tilts.weigh(torch.full((50,), 0.7, dtype=dtype), torch.arange(50), 2.5)
     objective = CDTM(CDTMConfig(control_variate="mean"))
     return float(evaluate(objective, models, states, weights, phase_of(world, 2.5)).gradient.abs().max())
 

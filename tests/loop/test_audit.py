@@ -123,7 +123,7 @@ def test_deeper_models_agree_in_part_and_the_reward_is_that_of_both_decodings(ca
 
 def test_audits_are_logged_and_shown_and_within_the_limits_change_nothing(cached, make_trainer, tmp_path):
     console = Console(file=io.StringIO(), force_terminal=True, width=200)
-    with Display(cached, console) as display:
+    with Display(cached, assemble(cached).loop, console) as display:
         log = JsonLines(tmp_path / "metrics.jsonl")
         trainer = make_trainer(cached, callbacks=[log, display])
         trainer.run()
@@ -149,7 +149,7 @@ def test_past_the_limit_the_run_goes_on_without_shortcuts_and_says_so(cached, ma
 
     limited = replace(cached, audit=AuditConfig(share=1.0, shift=0.1))
     console = Console(file=io.StringIO(), width=200)
-    with Display(limited, console) as display:
+    with Display(limited, assemble(limited).loop, console) as display:
         log = JsonLines(tmp_path / "metrics.jsonl")
         trainer = make_trainer(limited, callbacks=[log, display], reward=reward)
         trainer.run()
@@ -212,7 +212,7 @@ def test_rollouts_in_eight_bits_are_compared_with_the_weights_themselves(eight_b
     trainer.run()
     found = [event.values["agreement"] for event in events if event.kind == "audit"]
     assert 0.3 < min(found) < 1.0
-    collector, prompts = trainer.collector, trainer.sampling._prompts(0, 8)
+    collector, prompts = trainer.sampling.collector, trainer.sampling._prompts(0, 8)
     low, exact = trainer.policy.pi_a(fp8=True), trainer.policy.pi_a()
     assert (low.fp8, exact.fp8) == (True, False)
     plain = exact_engine(collector, eight_bits)

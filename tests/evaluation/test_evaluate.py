@@ -10,7 +10,6 @@ import torch
 
 from dtm.config import EvaluationConfig
 from dtm.evaluation.length import effective_lengths
-from dtm.loop.assemble import assemble
 
 
 def test_the_measures_are_those_of_the_samples(finished):

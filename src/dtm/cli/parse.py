@@ -96,7 +96,7 @@ def with_choices(config: RunConfig, flags: Sequence[str], prog: str) -> tuple[Ru
         new = old[0].replace("--objective", "--method", 1)
         raise ConfigError(
             f"{old[0]}: objectives are called methods since 0.2. Use {new}; the fields of a method follow "
-            "directly, as in --method spg --method.draws 4. A baseline's iterations are --iterate.iterations"
+            "directly, as in --method spg --method.draws 4. Methods that iterate take --iterate.iterations"
         )
     parser = argparse.ArgumentParser(prog, usage=argparse.SUPPRESS, add_help=False, allow_abbrev=False)
     parser.add_argument("--method")

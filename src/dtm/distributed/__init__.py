@@ -12,6 +12,5 @@ def require_one_process() -> None:
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     require(
         processes == 1,
-        f"{processes} processes were launched; this release trains with one. Start it without torchrun or "
-        "accelerate launch.",
+        f"{processes} processes were launched; this release trains with one. Start it without torchrun.",
     )

@@ -1,4 +1,4 @@
-r"""What the baselines take for log ρ_θ(x), which no masked diffusion model can compute.
+r"""Estimates of log ρ_θ(x), which no masked diffusion model can compute, for policy-gradient methods.
 
 For a uniformly random order σ let p_i(σ) = π_θ(x_i | the tokens before i in σ). Then
 

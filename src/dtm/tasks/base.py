@@ -1,4 +1,4 @@
-"""What a task is: prompts, a way to read completions, a reward, and measures of success.
+"""The interface of a task: prompts, a way to read completions, a reward, and measures of success.
 
 A task knows no model. Its vocabulary is part of it: small tasks bring their own token ids, language
 tasks take a tokenizer.
@@ -19,8 +19,8 @@ from dtm.records import Prompts, Sequences
 Reward = Callable[..., Sequence[float | None]]
 """``def reward(prompts, completions, **columns) -> list[float | None]``; None skips the sample.
 
-This is TRL's signature, so functions written for it port over. What a prompt and a completion look
-like is the task's choice: strings for language tasks, cells for the maze.
+This is TRL's signature, so functions written for it port over. The task chooses the form of prompts and
+completions: strings for language tasks, cells for the maze.
 """
 
 

@@ -66,7 +66,7 @@ def read_rows(folder: Path, name: str, columns: tuple[str, ...]) -> list[Row]:
 
 
 def _hub_rows(name: str) -> tuple[str, Iterator[tuple[int, Row]]]:
-    """What the hub's data set is called, and its rows with their numbers."""
+    """The name of the hub's data set, and its numbered rows."""
     require(
         name in ON_HUB,
         f"{name} is not on the hub. It can be had from {SOURCES[name]}; name the folder that holds it with "

@@ -38,5 +38,5 @@ Your reasoning here
 
 
 def prefill(protocol: Protocol, stage: Stage) -> str:
-    """What the completion is made to begin with: d1 and SPG evaluate from inside the reasoning tag."""
+    """Text that the completion begins with: d1 and SPG evaluate from inside the reasoning tag."""
     return "" if protocol == "dtm" or stage == "training" else "<reasoning>"

@@ -33,8 +33,8 @@ class Scorer:
     on_error: Literal["stop", "skip"] = "stop"
     timeout: float = 60.0
     declared: tuple[float, float] | None = None
-    """The lowest and the highest reward that there should be; one beyond is told, once."""
-    _told: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
+    """The lowest and the highest reward that should occur; a reward beyond gets one warning."""
+    _warned: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
@@ -43,8 +43,8 @@ class Scorer:
         try:
             return self._score(prompts, completions, columns)
         except (_Failed, _Hung) as problem:
-            told = f"{problem}; looking for the sample among {len(completions)}"
-            warnings.warn(told, DtmWarning, stacklevel=2)
+            notice = f"{problem}; looking for the sample among {len(completions)}"
+            warnings.warn(notice, DtmWarning, stacklevel=2)
             return self._one_by_one(prompts, completions, columns)
 
     def _score(
@@ -82,7 +82,7 @@ class Scorer:
     def _call(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
     ) -> Any:
-        """Run the function in a thread of its own, so that a hang can be walked away from."""
+        """Run the function in a thread of its own, so that a hung call can be abandoned."""
         outcome: list[Any] = []
         failure: list[BaseException] = []
 
@@ -110,7 +110,7 @@ class Scorer:
         except (TypeError, ValueError):
             number = math.nan
         if math.isfinite(number):
-            self._tell_beyond(number)
+            self._warn_beyond(number)
             return number
         if self.on_error == "skip":
             return None
@@ -118,17 +118,17 @@ class Scorer:
             f"reward {self.name} returned {value!r}, not a finite number{self._shown(prompt, completion)}"
         )
 
-    def _tell_beyond(self, number: float) -> None:
-        """Say that the declared range is not what the function returns; the ratio guard relies on it."""
-        if self.declared is None or self._told or self.declared[0] <= number <= self.declared[1]:
+    def _warn_beyond(self, number: float) -> None:
+        """Warn once that a reward lies outside the declared range, which the ratio guard relies on."""
+        if self.declared is None or self._warned or self.declared[0] <= number <= self.declared[1]:
             return
-        self._told.append(number)
+        self._warned.append(number)
         low, high = self.declared
-        told = (
+        notice = (
             f"reward {self.name} returned {number:g}, outside of [{low:g}, {high:g}] (reward.low, "
             "reward.high): the ratio guard takes this range for granted. Start with a wider one, or without"
         )
-        warnings.warn(told, DtmWarning, stacklevel=2)
+        warnings.warn(notice, DtmWarning, stacklevel=2)
 
     def _shown(self, prompt: Any, completion: Any) -> str:
         return (
@@ -159,14 +159,14 @@ def require_call(function: Callable[..., Any], name: str, columns: Iterable[str]
     """Refuse a reward that cannot be called with prompts, completions and the columns of the data."""
     given = ["prompts", "completions", *columns]
     try:
-        # Not that of a function inside: a decorator may be what makes the two fit.
+        # The decorated function counts, not the wrapped one: a decorator may change the signature.
         inspect.signature(function, follow_wrapped=False).bind(**dict.fromkeys(given))
     except TypeError as problem:
         raise ConfigError(
             f"reward {name} cannot be called: {problem}. It is given {', '.join(given)} by name; "
             "**columns takes those that it does not name, and further ones are columns of the data."
         ) from None
-    except ValueError:  # a function that does not say what it takes
+    except ValueError:  # a function without a signature
         return
 
 

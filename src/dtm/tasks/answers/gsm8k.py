@@ -22,13 +22,13 @@ PUBLISHED_NUMBER = re.compile(r"-?\d+\.?\d*")
 PUBLISHED_GOLD = re.compile(r"####\s*\$?([0-9][0-9.,]*)")
 BOX = r"\boxed{"
 MAX_NUMBER = 400
-"""Characters: what is longer is infinite as a float."""
+"""Characters; a longer number is infinite as a float."""
 
 
 def grade(question: str, ground_truth: Any, generation: str, rules: Rules) -> Verdict:
     """Judge one generation; the ground truth is a number, or the data set's answer that ends in "#### 18".
 
-    Null is what the published reading of a negative gold left behind: never right under the published
+    Null is how the published parser read a negative gold answer: never right under the published
     rules, and not to be judged under ``fixed``.
     """
     if rules == "fixed":

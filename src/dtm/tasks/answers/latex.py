@@ -61,7 +61,7 @@ def _without_unit(text: str) -> str:
 
 
 def _without_name(text: str) -> str:
-    """What stands right of a short ``x =``."""
+    """The part right of a short ``x =``."""
     sides = text.split("=")
     return sides[1] if len(sides) == 2 and len(sides[0]) <= 2 else text
 
@@ -104,5 +104,5 @@ def _slash_as_fraction(text: str) -> str:
 
 
 def _is_integer(text: str) -> bool:
-    """What Python's ``int`` takes, up to a length: signs, spaces around and leading zeros."""
+    """Whether Python's ``int`` accepts it, up to a length: signs, surrounding spaces and leading zeros."""
     return len(text) <= MAX_INTEGER and re.fullmatch(r"[-+]?[0-9]+(_[0-9]+)*", text.strip()) is not None

@@ -15,7 +15,7 @@ BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 def first_pair(text: str) -> str | None:
-    """What stands between the first answer tag and the next closing one."""
+    """The text between the first answer tag and the next closing one."""
     opening = text.find(OPEN)
     closing = text.find(CLOSE, opening + len(OPEN))
     return None if opening < 0 or closing < 0 else text[opening + len(OPEN) : closing]

@@ -41,7 +41,7 @@ def grade(question: str, ground_truth: Any, generation: str, rules: Rules) -> Ve
 
 
 def padded(grid: str) -> str:
-    """Sixteen characters: the rest is zeros, what is beyond is cut."""
+    """Sixteen characters: padded with zeros, or cut."""
     return grid[:CELLS].ljust(CELLS, "0")
 
 

@@ -1,4 +1,4 @@
-"""Whether two LaTeX answers are equal mathematics, asked of `math-verify` in a process of its own.
+"""Whether two LaTeX answers are equal mathematics, checked by `math-verify` in its own process.
 
 Computer algebra on a model's text can take forever, or all memory, and cannot be interrupted from within:
 ``9^{9^{9^9}}`` is one short line. The process has a deadline for each question; one that misses it is killed,
@@ -22,10 +22,10 @@ from dtm.errors import ConfigError, require
 DEADLINE = 5.0
 """Seconds for one question."""
 STARTUP = 120.0
-"""Seconds for the process to import what it needs."""
+"""Seconds for the process to start."""
 GONE = "gone"
 MAX_CHARACTERS = 500
-"""Answers longer than this are not asked about: no gold answer of the data set is half as long."""
+"""Longer answers are not checked: no gold answer of the data set is half as long."""
 
 
 def equal(answer: str, gold: str) -> bool:
@@ -36,7 +36,7 @@ def equal(answer: str, gold: str) -> bool:
 
 
 def require_installed() -> None:
-    """Say what to install where `math-verify` is missing."""
+    """Refuse where `math-verify` is not installed, with the command to install it."""
     require(
         importlib.util.find_spec("math_verify") is not None,
         "the rules 'fixed' compare MATH answers with the package math-verify, which is not installed. "
@@ -46,7 +46,7 @@ def require_installed() -> None:
 
 
 class Judge:
-    """The process that is asked, and its replacement."""
+    """The worker process, and its replacement."""
 
     def __init__(self, deadline: float = DEADLINE) -> None:
         self.deadline = deadline
@@ -107,7 +107,7 @@ class Judge:
 
 
 def _forward(process: subprocess.Popen[str], replies: queue.Queue[str]) -> None:
-    """Hand on what the process says, and that it has gone."""
+    """Forward the process's output, and its end."""
     assert process.stdout is not None
     for line in process.stdout:
         replies.put(line.strip())

@@ -1,4 +1,4 @@
-"""What a grader says about one generation, and the sets of rules it can say it under."""
+"""The verdict of a grader on one generation, and the sets of rules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Rules = Literal["d1", "spg", "dtm", "fixed"]
 """Whose reading of an answer.
 
 ``d1``, ``spg`` and ``dtm`` are those of the published numbers, quirks included; where DTM released no
-grader (GSM8K, MATH500) ``dtm`` is ``spg``, whose numbers its table quotes. ``fixed`` is what a person would
+grader (GSM8K, MATH500) ``dtm`` is ``spg``, whose numbers its table quotes. ``fixed`` is how a person would
 accept: see each task for what it repairs. No rule evaluates powers, whatever the original would have done.
 """
 

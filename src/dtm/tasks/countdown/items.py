@@ -25,7 +25,7 @@ class CountdownItem:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What a reward receives."""
+        """The columns that a reward receives."""
         return {"numbers": list(self.numbers), "target": self.target}
 
 
@@ -36,7 +36,7 @@ def test_items(folder: Path) -> list[CountdownItem]:
 
 
 def train_items(folder: Path) -> list[CountdownItem]:
-    """The training file without what is also a test item: the published runs trained on those (X17)."""
+    """The training file without test items; the published runs trained on those too."""
     rows = read_rows(folder, "countdown_cd3_train_subset.jsonl", ("nums", "target"))
     three = [row for row in rows if len(row["nums"]) == 3]  # the hub's has items of four numbers too
     return without([_item(row["nums"], row["target"]) for row in three], test_items(folder))

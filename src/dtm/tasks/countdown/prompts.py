@@ -1,4 +1,4 @@
-"""What a model is asked in Countdown."""
+"""Prompts of Countdown."""
 
 from __future__ import annotations
 

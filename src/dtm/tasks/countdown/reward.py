@@ -1,4 +1,4 @@
-"""Rewards for Countdown: `reward` is the paper's, the others are what was run.
+"""Rewards for Countdown: `reward` is the paper's, the others are those of released code.
 
 All read the last closed answer pair.
 """

@@ -16,11 +16,11 @@ class Gsm8kItem:
 
     question: str
     answer: str
-    """What the data set says after "####", commas and sign included."""
+    """The text after "####" in the data set, commas and sign included."""
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What a reward receives."""
+        """The columns that a reward receives."""
         return {"answer": self.answer}
 
 

@@ -1,4 +1,4 @@
-"""What a model is asked in GSM8K."""
+"""Prompts of GSM8K."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Rewards for GSM8K: `reward` is the paper's, `spg` and `d1` are what those ran.
+r"""Rewards for GSM8K: `reward` is the paper's, `spg` and `d1` are those of released code.
 
 The paper looks into the box, the other two compare the text of the answer block with the gold string, commas
 included. All count the four tags; they differ in what is charged for running on.
@@ -82,7 +82,7 @@ def _after(text: str, mark: str) -> int:
 
 
 def _soft(text: str) -> bool:
-    """Reasoning and answer of one line each, at the start: what the published pattern comes to (X9)."""
+    """Reasoning and answer of one line each, at the start: the effect of the published pattern."""
     if not text.startswith("<reasoning>"):
         return False
     first_line, tried = text.find("\n") % (len(text) + 1), -1

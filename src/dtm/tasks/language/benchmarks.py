@@ -41,7 +41,7 @@ TEST = 256
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """What the four have in common. Items differ; everything about them is asked here."""
+    """The common interface of the four benchmarks; their items differ."""
 
     train: Callable[[Path], Sequence[Any]]
     test: Callable[[Path], Sequence[Any]]
@@ -55,7 +55,7 @@ class Benchmark:
     rewards: Mapping[str, tuple[Reward, Range]]
     """The paper's, and variants as they were released or as SPG has them, each with its range."""
     same: Callable[[Any], Hashable] = lambda item: None
-    """What two items share that must not be in two splits; None: their prompt."""
+    """A key that must not be in two splits; None: the prompt."""
 
 
 def _sudoku_training(folder: Path) -> Sequence[sudoku_items.SudokuItem]:

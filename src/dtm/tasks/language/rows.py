@@ -1,4 +1,4 @@
-"""One row of a language task: what is asked, and the columns that rewards and graders need."""
+"""One row of a language task: its prompt, and the columns for rewards and graders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dtm.random import stream
 from dtm.tasks.language.tokenizer import Messages
 
 RESERVED = {"prompts", "completions"}
-"""What a reward is given beside the columns of the rows."""
+"""Names that a reward receives beside the columns of the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,13 @@ class Row:
     prompt: Messages
     columns: Mapping[str, Any] = field(default_factory=dict)
     prefill: str = ""
-    """What the answer is made to begin with."""
+    """Text that the answer begins with."""
     same: Hashable = None
     """Equal for rows that must not be in two splits; None: those with an equal prompt."""
 
     @property
     def key(self) -> Hashable:
-        """What decides the split."""
+        """The key that decides the split."""
         return str(self.prompt) if self.same is None else self.same
 
 

@@ -1,4 +1,4 @@
-"""What verdicts come to: the accuracies that are published for each benchmark."""
+"""Accuracies from verdicts, as published for each benchmark."""
 
 from __future__ import annotations
 

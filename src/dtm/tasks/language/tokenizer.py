@@ -15,7 +15,7 @@ from dtm.errors import ConfigError, require
 Messages = str | Sequence[dict[str, str]]
 """A user's message, or a conversation as {"role": …, "content": …}."""
 PARTS = ("vocab.json", "merges.txt")
-"""What Dream has on the hub in place of a tokenizer.json: Qwen2's, and code that is not needed to read it."""
+"""Files of Dream on the hub in place of a tokenizer.json: those of Qwen2's tokenizer."""
 
 
 class Chat:
@@ -53,7 +53,7 @@ class Chat:
         return len(self._tokenizer)
 
     def ask(self, messages: Messages, prefill: str = "") -> list[int]:
-        """A conversation up to where the assistant writes, and what its answer is made to begin with."""
+        """A conversation up to where the assistant writes, and the text that the answer begins with."""
         turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
         ids: list[int] = self._tokenizer.encode(text + prefill, add_special_tokens=False)

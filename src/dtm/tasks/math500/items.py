@@ -21,7 +21,7 @@ class MathItem:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What a reward receives."""
+        """The columns that a reward receives."""
         return {"answer": self.answer}
 
 

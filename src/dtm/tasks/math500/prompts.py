@@ -1,4 +1,4 @@
-"""What a model is asked in MATH."""
+"""Prompts of MATH."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Rewards for MATH: `reward` is the paper's, `spg` what SPG and d1 ran, `spg_text` what SPG's paper says."""
+"""Rewards for MATH: `reward` is the paper's, `spg` of SPG's and d1's code, `spg_text` of SPG's paper."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def spg(
 ) -> list[float]:
     r"""+2 for the answer, and 0.75 with an answer pair, 0.25 without.
 
-    The code meant to tell boxes apart as well, but looked for a backspace and "oxed" (X8).
+    The code meant to tell boxes apart as well, but looked for a backspace and "oxed".
     """
     return [
         2.0 * same(published_box(text) or text, gold) + (0.25 if last_pair(text) is None else 0.75)

@@ -32,7 +32,7 @@ PLAIN, LEFT, RIGHT = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Expressions:
-    """Three numbers, each with what stands before it, under a target."""
+    """Three numbers, each with its operator before it, under a target."""
 
     numbers: Int[Tensor, "N 3"]
     operators: Int[Tensor, "N 3"]

@@ -1,4 +1,4 @@
-"""What the two small puzzles have in common: items to ask, a corpus to pretrain on, a reward and measures.
+"""The common interface of the two small puzzles: items, a corpus to pretrain on, a reward and measures.
 
 The corpus is imperfect on purpose: its answers are right as far as they go, but most are unfinished. A model
 that has learnt it starts where LLaDA's base does, right now and then and wrong most of the time, and reward
@@ -19,11 +19,11 @@ from dtm.tasks.mini.characters import Alphabet
 
 @runtime_checkable
 class Item(Protocol):
-    """One question; its columns are what rewards receive."""
+    """One question; rewards receive its columns."""
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What a reward receives."""
+        """The columns that a reward receives."""
         ...
 
 
@@ -54,7 +54,7 @@ class Puzzle(Protocol):
     ) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
         """Questions and answers as grids with blanks, on the generator's device.
 
-        A share ``solved`` is finished. What is drawn for "train" is no question of another split.
+        A share ``solved`` is finished. Examples of "train" contain no question of another split.
         """
         ...
 

@@ -51,7 +51,7 @@ class MiniTask:
     ) -> Sequences:
         """Questions and answers, drawn on the generator's device: first all finished, then few.
 
-        What is there one time in four is learnt too slowly to begin with.
+        A pattern in one of four examples is learnt too slowly at the start.
         """
         solved = 1.0 if progress < self.skilled else self.puzzle.solved
         question, answer = self.puzzle.corpus(_known(split), count, generator, solved)

@@ -48,7 +48,7 @@ def text_of(exemplar: Exemplar) -> str:
 
 
 def deductions(exemplar: Exemplar) -> list[str]:
-    """One line for each filled cell: what its row, column and box hold already, and what is left."""
+    """One line for each filled cell: the digits in its row, column and box, and those left."""
     grid, lines = list(exemplar.puzzle), []
     for place in exemplar.order.split():
         row, column = int(place[0]), int(place[1])

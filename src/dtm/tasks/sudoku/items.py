@@ -20,12 +20,12 @@ class SudokuItem:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What a reward receives."""
+        """The columns that a reward receives."""
         return {"puzzle": self.puzzle, "solution": self.solution}
 
 
 def test_items(folder: Path) -> list[SudokuItem]:
-    """SPG's 256 test puzzles: 88 solutions that no training puzzle has, one completion each (X16)."""
+    """SPG's 256 test puzzles: 88 solutions that no training puzzle has, one completion each."""
     name = "sudoku4x4_test_spg256.csv"
     items = []
     for row in read_rows(folder, name, ("Puzzle", "Solution")):

@@ -1,4 +1,4 @@
-"""What a model is asked in Sudoku: the rules, solved exemplars, the puzzle."""
+"""Prompts of Sudoku: the rules, solved exemplars, the puzzle."""
 
 from __future__ import annotations
 

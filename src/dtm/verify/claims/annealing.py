@@ -112,7 +112,7 @@ def unit_control_beats_none() -> float:
 
 
 def _without_reward(control: str, seed: int) -> tuple[World, World]:
-    """A world without any reward, and what eight phases of plain gradient descent make of it.
+    """A world without reward after eight phases of plain gradient descent.
 
     Not Adam: it divides a gradient by its own size, and so turns rounding errors of 1e-17 into steps.
     """

@@ -1,4 +1,4 @@
-"""What a claim is: a sentence, a number measured on the code, and the bound that it must meet."""
+"""A claim: a sentence, a number measured on the code, and the bound that it must meet."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Check:
     name: str
     """The name of the function that measured it."""
     deviation: float
-    """What was measured."""
+    """The measured value."""
     tolerance: float
-    """What it is held against."""
+    """The bound on it."""
     relation: Relation
     """Whether the deviation must stay below the tolerance or reach it."""
 

@@ -1,4 +1,4 @@
-"""Claims on groups of K completions of a prompt: what a mean over the group does to the minimiser.
+"""Claims on groups of K completions of a prompt: how a mean over the group changes the minimiser.
 
 For K = 2 the expectation over groups is a sum over all ordered pairs. A buffer that holds every pair,
 each row with the pair's probability, is therefore exact.
@@ -27,7 +27,7 @@ def _world() -> World:
 
 
 def _fitted_over_pairs(control: ControlVariate, rescale: Callable[[Weights], Weights]) -> Table:
-    """What the production objective fits when its buffer holds all pairs, weighed by `tilts.weigh`.
+    """The minimiser of the production loss when its buffer holds all pairs, weighed by `tilts.weigh`.
 
     ``rescale`` may change the weights within a pair; E[w | x_t] is taken after it.
     """

@@ -1,4 +1,4 @@
-r"""Claims on what the baselines take for log ρ_θ: which estimates are bounds, of which models, and which not.
+r"""Claims on estimates of log ρ_θ: which are bounds, and of which models.
 
 Every mask that `UniformCount` could draw is a draw of the sequence here, so that the means that the
 surrogates take are exact. log ρ_θ is that of decoding in random order.

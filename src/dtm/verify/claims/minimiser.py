@@ -1,4 +1,4 @@
-"""Claims on the tilt and on what the c-DTM objective fits."""
+"""Claims on the tilt and on the minimiser of the c-DTM loss."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def population_loss_is_free_of_c() -> float:
 
 
 def erratum_minimiser(world: World, h: float, c: float) -> Table:
-    """What the target of the paper's variance proof would fit: c π_a + ((w − c)/w) 1{x_1}, normalised."""
+    """The minimiser for the target of the paper's variance proof: c π_a + ((w − c)/w) 1{x_1}, normalised."""
     weight = (h * world.reward).exp()
     hits = F.one_hot(world.sequences, world.vocab).double()
     target = c * world.given_state(weight)[:, None, None] * world.posterior()

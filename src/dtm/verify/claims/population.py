@@ -186,7 +186,7 @@ def fitted(
     student: Table | None = None,
     teacher: Table | None = None,
 ) -> Table:
-    """What the production objective fits in the population limit, where it scores at all."""
+    """The minimiser of the production loss in the population limit, at scored positions."""
     student = world.posterior() if student is None else student
     outcome = tilt_outcome(world, student, h, control, block, teacher=teacher)
     weight = world.given_state((h * world.reward - world.log_z(h)).exp())

@@ -19,7 +19,7 @@ from dtm.verify.exact.world import World, number
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What the interpolant scores, state by state."""
+    """The scored positions of every state."""
 
     eligible: Bool[Tensor, "S L"]
     """S: the masked positions of the active block; none where the interpolant never comes."""

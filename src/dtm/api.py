@@ -5,6 +5,7 @@ The command line is a thin shell around these; whatever it does can be done from
 
 from __future__ import annotations
 
+import copy
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -93,9 +94,9 @@ class Run:
             return load_adapter(folder, base)[0]
         if (folder / "config.json").is_file():
             return load_model(folder)
-        base = self.assembly.base  # a user's own model: its weights alone were saved
-        base.load_state_dict(load_file(folder / WEIGHTS))
-        return base
+        tuned = copy.deepcopy(self.assembly.base)  # a user's own model: its weights alone were saved
+        tuned.load_state_dict(load_file(folder / WEIGHTS))
+        return tuned
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """Rows of metrics.jsonl of one kind: "step", "phase", "evaluation", "rollouts"."""
@@ -146,19 +147,10 @@ def train(
     """
     require(reward is None or callable(reward), f"reward must be a function, got {reward!r}")
     given = {"method": method, "task": task, "model": model, "reward": reward}
-    found: RunFolder | None = None
-    if isinstance(config, Assembly):
-        assembly = config
-        found = find_run(config.config.recipe, "train", out) if resume else None
-    else:
-        config, found = _resolve(config, "train", out, resume, reward)
-        if found is not None and found.is_finished:
-            if method is None and task is None:  # objects bring names and settings of their own
-                require_same_config(found, config)
-            return Run(found)
-        assembly = assemble(config, **given)
+    assembly, found = _start(config, "train", out, resume, **given)
     if found is not None and found.is_finished:
         return Run(found)
+    assert assembly is not None
     config = assembly.config
     if found is not None:
         require_same_config(found, config)
@@ -203,18 +195,10 @@ def pretrain(
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train a recipe's base from scratch on the task's examples; pass its folder on as ``model.base``."""
-    if isinstance(config, Assembly):
-        assembly = config
-        found = find_run(config.config.recipe, "pretrain", out) if resume else None
-    else:
-        config, found = _resolve(config, "pretrain", out, resume)
-        if found is not None and found.is_finished:
-            if task is None:
-                require_same_config(found, config)
-            return Run(found)
-        assembly = assemble(config, task=task)
+    assembly, found = _start(config, "pretrain", out, resume, task=task)
     if found is not None and found.is_finished:
         return Run(found)
+    assert assembly is not None
     config = assembly.config
     assembly.pretraining_masks()  # mistakes surface before there is a folder
     with Interrupts() as interrupts:
@@ -261,6 +245,20 @@ def _save(policy: Policy, config: RunConfig, folder: RunFolder) -> None:
         save_model(model, folder.model)
     else:
         save_adapter(model, policy.lora, folder.model, str(config.model.base))
+
+
+def _start(
+    config: RunConfig | Assembly | str, kind: str, out: str | Path | None, resume: bool, **given: Any
+) -> tuple[Assembly | None, RunFolder | None]:
+    """The parts of the run to start (None: it has finished) and, for a resume, the folder to continue."""
+    if isinstance(config, Assembly):
+        return config, find_run(config.config.recipe, kind, out) if resume else None
+    config, found = _resolve(config, kind, out, resume, given.get("reward"))
+    if found is None or not found.is_finished:
+        return assemble(config, **given), found
+    if given.get("method") is None and given.get("task") is None:  # objects bring settings of their own
+        require_same_config(found, config)
+    return None, found
 
 
 def _resolve(

@@ -1,7 +1,7 @@
 """From a denoiser and prompts to finished sequences: `generate`, and the `RolloutEngine` around it."""
 
 from dtm.engine.base import RolloutEngine
-from dtm.engine.decoder import Decoder
+from dtm.engine.decoder import Decoder, build_decoder
 from dtm.engine.generation import Ended, at_end_token, generate
 from dtm.engine.local import LocalEngine
 from dtm.engine.orders import ORDERS, MaxProbability, Order, SampledConfidence, Uniform
@@ -17,5 +17,6 @@ __all__ = [
     "SampledConfidence",
     "Uniform",
     "at_end_token",
+    "build_decoder",
     "generate",
 ]

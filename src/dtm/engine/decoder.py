@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from dtm.engine.orders import Order, Uniform
-from dtm.errors import require
+from dtm.config import DecodingConfig
+from dtm.engine.orders import ORDERS, Order, Uniform
+from dtm.errors import nearest, require
 from dtm.models.denoiser import Denoiser
 
 
@@ -94,3 +95,13 @@ def quotas(positions: int, tokens_per_step: int) -> list[int]:
     steps = -(-positions // tokens_per_step)
     share, extra = divmod(positions, steps)
     return [share + (step < extra) for step in range(steps)]
+
+
+def build_decoder(config: DecodingConfig) -> Decoder:
+    """Return the decoder that a configuration describes."""
+    require(
+        config.order in ORDERS, f"decoding.order: no order {config.order!r}. {nearest(config.order, ORDERS)}"
+    )
+    require(config.batch >= 1, f"decoding.batch must be at least 1, got {config.batch}")
+    fields = {name: getattr(config, name) for name in Decoder.__dataclass_fields__ if name != "order"}
+    return Decoder(order=ORDERS[config.order](), **fields)

@@ -16,10 +16,10 @@ from dtm.capacity.memory import Memory, TrainingShape, estimate, parameters
 from dtm.capacity.preflight import check_device, check_fp8, check_memory, recomputed_blocks
 from dtm.config import RunConfig, TaskConfig
 from dtm.config.registry import load_method_class
-from dtm.engine import ORDERS, Decoder, LocalEngine, RolloutEngine
+from dtm.engine import Decoder, LocalEngine, RolloutEngine, build_decoder
 from dtm.engine.collect import Collector
 from dtm.engine.draws import head_rows
-from dtm.errors import nearest, require
+from dtm.errors import require
 from dtm.loading import load_object, name_of
 from dtm.loop.policies import make_loop
 from dtm.loop.policy import Loop
@@ -222,7 +222,7 @@ def assemble(
         config = replace(config, reward=replace(config.reward, function=_function_name(reward)))
     loop = make_loop(config, found)
     placement = Placement.resolve(config.device, config.precision, config.compile, config.model.nf4)
-    decoder = build_decoder(config)
+    decoder = build_decoder(config.decoding)
     folder = None if model is not None else find_base(config)
     if folder is not None and config.model.base is None:
         config = replace(config, model=replace(config.model, base=str(folder)))
@@ -245,27 +245,6 @@ def assemble(
     )
     _ = assembly.masking, assembly.lora  # mistakes in them surface here
     return assembly
-
-
-def build_decoder(config: RunConfig) -> Decoder:
-    """The decoder of rollouts and evaluations."""
-    decoding = config.decoding
-    require(
-        decoding.order in ORDERS,
-        f"decoding.order: no order {decoding.order!r}. {nearest(decoding.order, ORDERS)}",
-    )
-    require(decoding.batch >= 1, f"decoding.batch must be at least 1, got {decoding.batch}")
-    return Decoder(
-        order=ORDERS[decoding.order](),
-        block=decoding.block,
-        tokens_per_step=decoding.tokens_per_step,
-        temperature=decoding.temperature,
-        certainty=decoding.certainty,
-        cache=decoding.cache,
-        refresh=decoding.refresh,
-        until_end=decoding.until_end,
-        fp8=decoding.fp8,
-    )
 
 
 def build_scorer(config: RunConfig, task: Task, reward: Reward | None = None) -> Scorer:

@@ -51,11 +51,13 @@ class Run:
     """A run on disk, finished or not."""
 
     folder: RunFolder
+    given: Denoiser | None = None
+    """The base, for a run whose model was given as an object."""
 
     @classmethod
-    def open(cls, path: str | Path) -> Run:
-        """The run in a folder."""
-        return cls(RunFolder.find(Path(path)))
+    def open(cls, path: str | Path, model: Denoiser | None = None) -> Run:
+        """The run in a folder; ``model`` is its base, if that was given to `train` as an object."""
+        return cls(RunFolder.find(Path(path)), model)
 
     @property
     def path(self) -> Path:
@@ -82,7 +84,7 @@ class Run:
     @cached_property
     def assembly(self) -> Assembly:
         """The parts of the run, resolved again from its configuration."""
-        return assemble(self.config)
+        return assemble(self.config, model=self.given, opened=True)
 
     @property
     def model(self) -> Denoiser:
@@ -134,10 +136,10 @@ def train(
     """Tune a recipe's base model towards a reward; the result lies in a folder of its own.
 
     Args:
-        config: A recipe's name, a `RunConfig`, or what `dtm.loop.assemble` made of one.
+        config: A recipe's name, a `RunConfig`, or an `Assembly` (`dtm.loop.assemble.assemble`).
         method: A `dtm.Method` in place of the configuration's.
         task: A `Task`, or an object with ``splits`` of text rows and a ``reward``.
-        model: A `dtm.Denoiser` to start from, in place of ``model.base``.
+        model: A `dtm.Denoiser` to start from, in place of ``model.base``; it is trained in place.
         reward: A function ``(prompts, completions, **columns) -> list[float | None]``; by default the task's.
         out: The run's folder; by default a new one under ``runs/``.
         resume: Continue the run in ``out`` (or the recipe's latest); a finished one is returned as it is.
@@ -151,7 +153,7 @@ def train(
     if found is not None and found.is_finished:
         return Run(found)
     assert assembly is not None
-    config = assembly.config
+    config = assembly.run_config
     if found is not None:
         require_same_config(found, config)
     assembly.preflight()
@@ -183,7 +185,7 @@ def train(
             raise RewardError(f"{problem}\nThe run is saved; continue it with: {again}") from problem
     _save(trainer.policy, config, folder)
     write_report(folder, assembly, progress)
-    return Run(folder)
+    return Run(folder, model)
 
 
 def pretrain(
@@ -252,7 +254,12 @@ def _start(
 ) -> tuple[Assembly | None, RunFolder | None]:
     """The parts of the run to start (None: it has finished) and, for a resume, the folder to continue."""
     if isinstance(config, Assembly):
-        return config, find_run(config.config.recipe, kind, out) if resume else None
+        extra = [name for name, part in given.items() if part is not None]
+        require(not extra, f"{', '.join(extra)}: give objects to assemble(…), not beside an Assembly")
+        found = find_run(config.config.recipe, kind, out) if resume else None
+        if found is not None and found.is_finished:
+            require_same_config(found, config.run_config)
+        return config, found
     config, found = _resolve(config, kind, out, resume, given.get("reward"))
     if found is None or not found.is_finished:
         return assemble(config, **given), found
@@ -270,7 +277,7 @@ def _resolve(
     """
     if not resume:
         config = recipe(config) if isinstance(config, str) else config
-        if reward is not None:  # it goes by its own name
+        if reward is not None:  # `assemble` records the function's own name
             config = replace(config, reward=replace(config.reward, function=None))
         return config, None
     name = config if isinstance(config, str) else config.recipe

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -41,8 +42,8 @@ def load_object(spec: str, kind: str) -> Callable[..., Any]:
     return found
 
 
-def name_of(found: type) -> str:
-    """The name by which `load_object` finds a class again: module:Class, or file.py:Class in a script."""
+def name_of(found: Callable[..., Any]) -> str:
+    """The name by which `load_object` finds a class or function again: module:name, or file.py:name."""
     file = getattr(sys.modules.get(found.__module__), "__file__", None)
     place = os.path.relpath(file) if found.__module__ == "__main__" and file else found.__module__
     return f"{place}:{found.__qualname__}"
@@ -67,7 +68,11 @@ def _import_file(path: Path) -> Any:
     script = getattr(sys.modules["__main__"], "__file__", None)
     if script is not None and path.resolve() == Path(script).resolve():
         return sys.modules["__main__"]
-    name = f"dtm_user_{path.stem}"
+    place = path.resolve()
+    key = f"{place}:{place.stat().st_mtime_ns}"
+    name = f"dtm_user_{path.stem}_{hashlib.blake2b(key.encode(), digest_size=4).hexdigest()}"
+    if name in sys.modules:  # one copy of its classes, as long as the file does not change
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -76,6 +81,9 @@ def _import_file(path: Path) -> Any:
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     finally:
         sys.path.pop(0)
     return module

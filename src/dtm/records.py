@@ -1,6 +1,6 @@
 """The frozen records that flow between the stages; follow them to read the whole system.
 
-    Prompts ──► Rollouts ──► Weights ──► MaskedStates ──► Loss
+    Prompts ──► Completions ──► Rollouts ──► Weights, MaskedStates ──► Loss
 
 Letters: N rollouts, B rows of a batch, P prompt width, L full width (prompt and completion).
 """

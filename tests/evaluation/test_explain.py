@@ -57,7 +57,7 @@ def test_equal_results_differ_in_nothing(explained):
 def test_a_name_and_a_machine_do_not_decide(explained):
     text = explained(names={"model": "elsewhere"}, hardware={"gpu": "H200"}, packages={"torch": "9.9"})
     assert "nothing that decides the number differs." in text
-    assert "what can move the last bits differs:" in text
+    assert "settings that change rounding differ:" in text
     assert "gpu: None → H200" in text
     assert "elsewhere" not in text
 

@@ -78,7 +78,7 @@ def test_prompts_of_very_different_rewards_have_finite_peers(baseline, h, make_r
 
 @each
 def test_at_the_teacher_the_gradient_is_the_advantage_times_the_residual(name, make_rollouts):
-    """(w̄ − c̄)(π_a − e) at each scored position, times its weight in the batch (spec, section 4)."""
+    """(w̄ − c̄)(π_a − e) at each scored position, times its weight in the batch (docs/method.md)."""
     states, weights, phase = batch(make_rollouts)
     policy = Policy(Free(ROWS, stream(0, "logits")))
     control = CONTROL_VARIATES[name](states, weights, phase)

@@ -167,7 +167,7 @@ def test_too_long_prompts_are_left_out_and_counted(config):
     some = assemble(replace(config, task=replace(config.task, prompt_length=middle))).task
     some.prompts("train", 3, torch.Generator().manual_seed(0))
     assert some.too_long["train"] == sum(length > middle for length in lengths) > 0
-    told = some.spoken_counts()
+    told = some.describe_counts()
     assert told.startswith(f"{len(lengths) - some.too_long['train']} train, ")
     assert told.endswith(f"; {sum(some.too_long.values())} of more than {middle} tokens are left out")
     assert "left out" not in training_plan(assemble(config))["prompts"]

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from dtm.config import RunConfig
 
 EPILOG = """\
-what is equal: base, training prompts and their order, rewards, decoder, evaluator, batch, budget.
-what is each method's own: its section, the learning rate, and c-DTM's tilt, buffer and schedule.
+shared by all: base, training prompts and their order, rewards, decoder, evaluator, batch, budget.
+own to each method: its section, the learning rate, and c-DTM's tilt, buffer and schedule.
 
 budgets
   90s, 5m, 1.5h   wall-clock of rollouts, rewards and updates; evaluations are not counted
@@ -74,7 +74,12 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="choose learning rate and main knob on validation prompts",
     )
-    add("--trials", type=int, metavar="N", help="trials of each method with --tune, 1 to 9 (default: 6)")
+    add(
+        "--trials",
+        type=int,
+        metavar="N",
+        help="trials of each method with --tune (default: 6, or the smallest grid)",
+    )
     add("--runs", nargs="+", type=Path, metavar="RUN", help="compare these finished runs and start none")
     return parser
 
@@ -92,19 +97,18 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
     from dtm.comparison.results import gather
     from dtm.comparison.settings import contestants, parse_names, parse_set, read_settings
     from dtm.comparison.sweep import over_seeds, run_all
-    from dtm.comparison.tuning import Trial, tune
+    from dtm.comparison.tuning import Trial, grid_size, tune
     from dtm.config.budget import Budget
     from dtm.runs.folder import RUNS
 
     start = _recipe(options, flags)
     seeds = range(3 if options.seeds is None else options.seeds)
     jobs = 1 if options.jobs is None else options.jobs
-    count = 6 if options.trials is None else options.trials
     require(len(seeds) >= 1, f"--seeds must be at least 1, got {options.seeds}")
     require(jobs >= 1, f"--jobs must be at least 1, got {jobs}")
     require(
         options.trials is None or bool(options.tune),
-        "--trials says how often to --tune, which is not asked for",
+        "--trials needs --tune",
     )
     names = parse_names(options.methods or "c-dtm,spg")
     given = [] if options.settings is None else read_settings(options.settings)
@@ -114,6 +118,8 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
         print("runs side by side share the machine: a minute of each is less than a minute alone")
     trials: list[Trial] = []
     if options.tune:
+        smallest = min(map(grid_size, configs.values()))
+        count = min(6, smallest) if options.trials is None else options.trials
         configs, trials = tune(configs, count, out / "tuning", jobs)
     runs = run_all(over_seeds(configs, seeds), out, jobs)
     return gather([runs[f"{name}-{seed}"] for name in configs for seed in seeds], trials), out

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SYMBOLS = """\
 symbols
-  π_0, π_a       the base model, and the model tilted so far: what a token is at a masked position
+  π_0, π_a       the base model, and the model tilted so far: distributions of the token at a masked position
   r              the reward of a finished sequence
   a, A, h        the tilt reached, the tilt to reach, and what one phase adds: ρ_a ∝ ρ_0 e^(a r)
   w = e^(h r)    the weight of a rollout in a phase; ESS is the fraction of rollouts that weigh in

@@ -101,7 +101,7 @@ def print_estimate(assembly: Assembly) -> None:
     from dtm.tasks.language import LanguageTask
 
     if isinstance(assembly.task, LanguageTask):
-        print(f"prompts: {assembly.task.spoken_counts()}", flush=True)
+        print(f"prompts: {assembly.task.describe_counts()}", flush=True)
     if assembly.placement.device.type == "cpu":
         print(f"on the CPU: {time_estimate(assembly)}. {STOPPING}", flush=True)
 
@@ -233,7 +233,7 @@ def sweep(arguments: list[str]) -> int:
     from dtm.recipes import recipe
 
     if any(flag.partition("=")[0] == "--seed" for flag in flags):
-        raise ConfigError("a sweep takes the seeds 0, 1, …: say how many with --seeds N")
+        raise ConfigError("--seed: a sweep uses the seeds 0 … N − 1; set N with --seeds N")
     start, prog = recipe(options.recipe), f"dtm sweep {options.recipe}"
     refuse_shape([*flags, *(f"--{text}" for text in options.vary)])
     settings = {

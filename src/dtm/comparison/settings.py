@@ -1,4 +1,4 @@
-"""What may differ between the runs of a comparison: the method and its own settings.
+"""Settings that may differ between compared runs: the method and its own fields.
 
 Its own are its section, the learning rate, and the fields of its loop (`dtm.loop.policies.OWN`). All else is
 shared, and `dtm.comparison.audit` refuses runs in which it is not.

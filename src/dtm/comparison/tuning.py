@@ -42,8 +42,7 @@ class Trial:
 
 def trials(config: RunConfig, count: int) -> list[RunConfig]:
     """The first ``count`` settings of a method's grid, the one it starts with first."""
-    method = load_method_class(config.method.name)(config.method)
-    knobs: tuple[Changes, ...] = ({}, *method.tuning(config))
+    knobs = _knobs(config)
     places = sorted(
         ((rate, knob) for rate in range(len(RATES)) for knob in range(len(knobs))),
         key=lambda place: (sum(place), place),
@@ -56,6 +55,16 @@ def trials(config: RunConfig, count: int) -> list[RunConfig]:
         changed(changed(config, knobs[knob]), {"optimizer": {"lr": _rate(config, rate)}})
         for rate, knob in places[:count]
     ]
+
+
+def grid_size(config: RunConfig) -> int:
+    """Settings in the grid of a method."""
+    return len(RATES) * len(_knobs(config))
+
+
+def _knobs(config: RunConfig) -> tuple[Changes, ...]:
+    """Its default settings, and its knobs."""
+    return {}, *load_method_class(config.method.name)(config.method).tuning(config)
 
 
 def _rate(config: RunConfig, number: int) -> float:

@@ -1,7 +1,7 @@
 """A run as one frozen value: nested dataclasses, every field documented with its symbol.
 
 Recipes return a `RunConfig`; on the command line every field is a flag (``--tilt.step 2.5``), in a file
-every field is a YAML key. Importing this package imports no torch, so help and recipes stay fast.
+every field is a YAML key. Importing this package imports no torch, so `dtm --help` stays fast.
 """
 
 from dtm.config.decoding import AuditConfig, DecodingConfig, EvaluationConfig

@@ -1,6 +1,6 @@
 """How much work a run may spend: wall-clock, tokens or floating-point operations of its rollouts and updates.
 
-What counts is told in `dtm.loop.ledger`. Evaluations, checkpoints and loading are not part of it.
+`dtm.loop.ledger` defines what counts. Evaluations, checkpoints and loading are not part of it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ UNITS: dict[str, tuple[Unit, float]] = {
     "tokens": ("tokens", 1.0),
     "flops": ("flops", 1.0),
 }
-"""What may follow the number, and how much of which unit it stands for."""
+"""Suffix of a budget → its unit and factor."""
 SPENT = ("spent_seconds", "spent_tokens", "spent_flops")
-"""What every event of a run says of its cost."""
+"""Cost fields of every event."""
 COOLING = 0.1
-"""Share of a budget over which the learning rate falls to zero at its end, whatever the objective."""
+"""Share of a budget over which the learning rate falls to zero at its end, for every method."""
 MEASURED = 0.1
 """Share of a budget from one evaluation to the next; the evaluation itself waits for a phase's end."""
 
@@ -61,7 +61,7 @@ class Budget:
         return cls(text, unit, amount)
 
     def share(self, spent: Mapping[str, Any]) -> float:
-        """How much of it is spent, of 1 or more; ``spent`` is what every event of a run says."""
+        """The spent share of the budget; above 1 if exceeded. ``spent`` has the cost fields of an event."""
         return float(spent[f"spent_{self.unit}"]) / self.amount
 
 

@@ -13,7 +13,7 @@ class DecodingConfig:
     """How rollouts are drawn from π_a, in training and in evaluation alike."""
 
     order: str = "uniform"
-    """Which position is revealed next: uniform and max-probability are exact at one token a step,
+    """Which position is revealed next: uniform and max-probability are exact at one token per step,
     sampled-confidence is LLaDA's rule and biased."""
     block: int | None = None
     """B, the block size of semi-autoregressive decoding; none: any-order."""
@@ -31,7 +31,7 @@ class DecodingConfig:
     """With a cache, blocks from one pass over whole sequences to the next: more is faster and less exact."""
     until_end: bool = False
     """Stop a completion after the block with its end token, and give its place in the batch to the next
-    prompt; what it leaves unwritten becomes end tokens."""
+    prompt; the rest is filled with end tokens."""
     fp8: bool = False
     """Decode with π_a's projections in eight bits (float8_e4m3fn, a scale for each output and each token):
     products at up to twice the rate on GPUs of compute capability 8.9 and newer, memory for the copies, and
@@ -51,7 +51,7 @@ class AuditConfig:
     errors. A single other token changes most of what follows it, so that this says little about the law."""
     shift: float | None = None
     """Largest change of the mean reward, in units of the reward and beyond twice its standard error; none:
-    any. Past this limit or the one on agreement the rest of the run takes no shortcuts, and says so."""
+    any. Past this limit or the one on agreement the rest of the run decodes exactly, and prints it."""
 
     def __post_init__(self) -> None:
         require(0 <= self.share <= 1, f"audit.share is a share in [0, 1], got {self.share:g}")

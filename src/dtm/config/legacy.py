@@ -38,7 +38,7 @@ def convert(data: Mapping[str, Any]) -> dict[str, Any]:
     if section in OLD_SECTIONS:
         result["method"] = {"name": name, **(objective.get(section) or {})}
         if "final" in tilt:
-            result["iterate"] = {"iterations": max(1, round(tilt["final"]))}
+            result["iterate"] = {"iterations": max(1, round(float(tilt["final"])))}
     else:
         result["method"] = {key: value for key, value in objective.items() if key not in OLD_SECTIONS}
     if "after_end" in objective:

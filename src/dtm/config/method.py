@@ -1,4 +1,4 @@
-"""What every method's settings have in common; the settings themselves stand in the method's own file."""
+"""Base classes of method settings; each method's own settings are in its file."""
 
 from __future__ import annotations
 

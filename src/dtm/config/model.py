@@ -25,7 +25,7 @@ class ModelConfig:
     nf4: bool = False
     """Keep the base's projections in four bits; needs adapters, and bitsandbytes."""
     recompute: int | Literal["auto", "all", "none"] = "none"
-    """Blocks that are worked out again in the backward pass: a third more time, a fraction of the memory;
+    """Activation checkpointing: blocks recomputed in the backward pass. A third more time, less memory;
     auto: as few as fit the memory that is free."""
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class PretrainConfig:
     batch: int = 256
     """Sequences in a step."""
     block: int | Literal["decoding", "any-order"] = "any-order"
-    """Block size of the masking interpolant; decoding: the same as the decoder's."""
+    """Block size of the masks; decoding: the decoder's."""
     settle: float = 0.0
     """Share of the steps, the last ones, whose masks are in the decoder's blocks, whatever block says.
     Any-order masks teach a base to plan; these teach the states that decoding in blocks visits."""

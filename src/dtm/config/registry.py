@@ -1,14 +1,14 @@
 """Methods and tasks by name: the package's own, or a class in a user's file.
 
-Adding a method to the package takes its file and a line in `METHODS`. Entries are import paths, so recipes
-and help can name a method without importing torch.
+Adding a method to the package takes its file and a line in `METHODS`. Entries are import paths, so that
+importing this module does not import torch.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from dtm.config.method import MethodConfig
+from dtm.config.method import IteratingConfig, MethodConfig
 from dtm.config.task import TASK_CONFIGS, TaskConfig
 from dtm.errors import ConfigError, nearest
 from dtm.loading import load_object
@@ -35,6 +35,8 @@ def load_method_class(name: str) -> Any:
             f"method {name}: {getattr(found, '__name__', found)} needs a class attribute Config, a frozen "
             "dataclass that derives from dtm.MethodConfig; derive the method from dtm.Method"
         )
+    if "updates" in config.__dataclass_fields__ and not issubclass(config, IteratingConfig):
+        raise ConfigError(f"method {name}: its Config has updates; derive it from dtm.config.IteratingConfig")
     return found
 
 

@@ -1,4 +1,4 @@
-"""A run: every section, and what stands above them."""
+"""`RunConfig`: the sections and the top-level fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dtm.errors import require
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointConfig:
-    """What is kept for `--resume`."""
+    """Checkpoints for `--resume`."""
 
     every: int = 50
     """Steps between checkpoints; one is also written at the end of each phase and on SIGTERM."""
@@ -52,8 +52,9 @@ class RunConfig:
     """Fuse the model's blocks with torch.compile, and replay the updates of models trained in full as CUDA
     graphs; auto: on a GPU, unless they are in four bits."""
     budget: str | None = None
-    """Go on until this much is spent on rollouts and updates, instead of up to tilt.final: wall-clock (90s,
-    5m, 1.5h), tokens through a model, forward and backward (1e8tokens), or operations (2e15flops)."""
+    """Go on until this much is spent on rollouts and updates, instead of to tilt.final or iterate.iterations:
+    wall-clock (90s, 5m, 1.5h), tokens through a model, forward and backward (1e8tokens), or operations
+    (2e15flops)."""
     task: TaskConfig = field(default_factory=MazeConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     adapter: AdapterConfig = field(default_factory=AdapterConfig)

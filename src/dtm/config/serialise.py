@@ -38,7 +38,7 @@ def load_yaml(path: Path, start: RunConfig) -> RunConfig:
     """
     data = read_mapping(path)
     if is_legacy(data):
-        notice = f"{path} is a configuration of dtm 0.1: objective is read as method (see CHANGELOG.md)"
+        notice = f"{path} is a configuration of dtm 0.1; its fields are converted (see CHANGELOG.md)"
         warnings.warn(notice, DtmWarning, stacklevel=2)
         data = convert(data)
     return update(start, data, where=str(path))

@@ -1,4 +1,4 @@
-"""Tasks: what the model is asked to complete. Each kind has its own section."""
+"""Settings of tasks; each kind has its own section."""
 
 from __future__ import annotations
 

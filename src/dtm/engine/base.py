@@ -1,4 +1,4 @@
-"""The interface of whatever draws rollouts: the local engine, or another one behind the same calls."""
+"""The interface of rollout engines."""
 
 from __future__ import annotations
 

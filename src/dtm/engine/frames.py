@@ -1,4 +1,4 @@
-"""What a finished sequence looked like at each step: the recorded steps suffice to run it again."""
+"""Replay a completion step by step from its recorded reveal steps."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ largest block freed so far, so passes of one size would get theirs anew each tim
 block of this size raises the limit to its maximum."""
 
 Ended = Callable[[Sequence[int], Int[Tensor, "S C"], Sequence[int]], Sequence[bool]]
-"""Says which rows end early: from their numbers, their completions, and how many tokens each has written.
-It is asked about rows that have just finished a block."""
+"""Returns which rows end early: from their numbers, their completions, and how many tokens each has written.
+It is called with rows that have just finished a block."""
 
 
 @torch.no_grad()

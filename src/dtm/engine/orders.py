@@ -1,6 +1,6 @@
 """Which masked positions to reveal next. The highest scores go first.
 
-At one token a step, any rule that looks at x_t alone samples ρ exactly: `Uniform` and
+At one token per step, any rule that looks at x_t alone samples ρ exactly: `Uniform` and
 `MaxProbability` do. `SampledConfidence`, LLaDA's low-confidence remasking, ranks positions by the
 token it has *just drawn*; that favours likely tokens and is biased even for independent positions
 (docs/method.md, section 7).
@@ -21,7 +21,7 @@ class Order(Protocol):
     reads_posterior: ClassVar[bool]
     """Whether ``score`` looks at the posterior; if not, the head runs on revealed positions alone."""
     exact: ClassVar[bool]
-    """Whether one token a step samples the model's own law."""
+    """Whether one token per step samples the model's own law."""
 
     def score(
         self, log_pi: Float[Tensor, "N V"], drawn: Int[Tensor, " N"], noise: Float[Tensor, " N"]

@@ -60,11 +60,11 @@ def explain(first: Path, second: Path) -> str:
     deciding = list(differences(DECIDES, a["fingerprint"], b["fingerprint"]))
     rounding = list(differences(ROUNDS, a["fingerprint"], b["fingerprint"]))
     if deciding:
-        lines += ["what decides the number differs:", *deciding]
+        lines += ["settings that decide the number differ:", *deciding]
     else:
         lines.append("nothing that decides the number differs.")
     if rounding:
-        lines += ["what can move the last bits differs:", *rounding]
+        lines += ["settings that change rounding differ:", *rounding]
     return "\n".join([*lines, *_items(read_rows(first, a), read_rows(second, b))])
 
 
@@ -76,9 +76,9 @@ def differences(groups: Mapping[str, str], a: Mapping[str, Any], b: Mapping[str,
         if names:
             yield f"  {title}"
         for name in names:
-            said = WORDS.get((group, name), name.replace("_", " "))
+            description = WORDS.get((group, name), name.replace("_", " "))
             values = "" if (group, name) in HASHES else f": {one.get(name)} → {other.get(name)}"
-            yield f"    {said}{values}"
+            yield f"    {description}{values}"
 
 
 def _measures(result: Mapping[str, Any]) -> str:

@@ -14,12 +14,12 @@ from typing import Any
 
 from dtm.capacity.memory import Memory, TrainingShape, estimate, parameters
 from dtm.capacity.preflight import check_device, check_fp8, check_memory, recomputed_blocks
-from dtm.config import RunConfig, TaskConfig
+from dtm.config import METHODS, RunConfig, TaskConfig
 from dtm.config.registry import load_method_class
 from dtm.engine import Decoder, LocalEngine, RolloutEngine, build_decoder
 from dtm.engine.collect import Collector
 from dtm.engine.draws import head_rows
-from dtm.errors import require
+from dtm.errors import DtmError, require
 from dtm.loading import load_object, name_of
 from dtm.loop.policies import make_loop
 from dtm.loop.policy import Loop
@@ -34,9 +34,10 @@ from dtm.models.shape import TransformerConfig
 from dtm.models.storage import check_weights
 from dtm.models.transformer import Transformer
 from dtm.random import stream
-from dtm.runs.bases import check_base, find_base, is_factory, load_base, no_base
+from dtm.runs.bases import GIVEN, check_base, find_base, is_factory, load_base, no_base
 from dtm.tasks.base import Reward, Task
 from dtm.tasks.build import as_task, build_task
+from dtm.tasks.language import LanguageTask
 from dtm.tasks.rewards import Scorer, require_call
 
 
@@ -45,7 +46,6 @@ class Assembly:
     """The parts of a run."""
 
     config: RunConfig
-    """As given, with the folder of the base filled in."""
     placement: Placement
     task: Task
     method: Method
@@ -59,6 +59,14 @@ class Assembly:
     given_model: Denoiser | None = None
     """A base that was given as an object."""
 
+    @property
+    def run_config(self) -> RunConfig:
+        """The configuration that a run writes down: with the folder of its base."""
+        model = self.config.model
+        if model.base is not None or self.base_folder is None:
+            return self.config
+        return replace(self.config, model=replace(model, base=str(self.base_folder)))
+
     @cached_property
     def masking(self) -> Masking:
         """How the method masks sequences."""
@@ -66,7 +74,7 @@ class Assembly:
 
     @cached_property
     def base(self) -> Denoiser:
-        """The base π_0 on the device. Training all weights changes it."""
+        """The base π_0 on the device."""
         if self.given_model is not None:
             return check_base(self.given_model.to(self.placement.device), "memory", self.config, self.task)
         return load_base(self.config, self.base_folder, self.task, self.placement)
@@ -159,8 +167,12 @@ class Assembly:
     # ── parts with state ─────────────────────────────────────────────────────────────────────────
 
     def new_policy(self) -> Policy:
-        """Student, π_a and whatever else the method needs, over the base."""
+        """Student, π_a and whatever else the method needs, over the base.
+
+        Training may change the base, so a later use of `base` loads it again; a given model changes itself.
+        """
         base = self.base
+        self.__dict__.pop("base")
         if isinstance(base, Transformer):
             loaded = sum(parameter.nbytes for parameter in base.parameters())
             base.recompute = self.recomputed(base.config, self._training_shape(base.config), loaded)
@@ -192,6 +204,10 @@ class Assembly:
         """The masks of `dtm pretrain`: of most steps, and of the last ones if the base is to settle."""
         settings, block = self.config.pretrain, self.decoder.block
         require(
+            not isinstance(self.task, LanguageTask),
+            f"{self.config.recipe} starts from a model that has been pretrained",
+        )
+        require(
             not settings.settle or block is not None,
             "pretrain.settle is for a base that is decoded in blocks: give decoding.block, or set it to 0",
         )
@@ -207,25 +223,31 @@ def assemble(
     method: Method | None = None,
     model: Denoiser | None = None,
     reward: Reward | None = None,
+    opened: bool = False,
 ) -> Assembly:
-    """Resolve a configuration. Objects that are given take the place of what it names."""
+    """Resolve a configuration. Objects that are given take the place of what it names.
+
+    ``opened``: the configuration is that of a finished run, whose base may be gone until it is used.
+    """
     found = method or load_method_class(config.method.name)(config.method)
     require(
-        isinstance(found, Method), f"method {config.method.name}: {type(found).__name__} is not a dtm.Method"
+        isinstance(found, Method),
+        f"method: {found!r} is not an object of a class that derives from dtm.Method",
     )
     if method is not None:
-        name = method.config.name or _name_of(method, config.method.name)
-        config = replace(config, method=replace(method.config, name=name))
+        config = replace(config, method=replace(method.config, name=_method_name(method, config.method.name)))
     if task is not None:
-        config = replace(config, task=TaskConfig(kind=_name_of(task, config.task.kind)))
+        own = getattr(task, "config", None)
+        settings = own if isinstance(own, TaskConfig) else TaskConfig()
+        config = replace(config, task=replace(settings, kind=_name_of(task, config.task.kind)))
+    if model is not None:
+        config = replace(config, model=replace(config.model, base=GIVEN))
     if reward is not None and config.reward.function is None:
         config = replace(config, reward=replace(config.reward, function=_function_name(reward)))
     loop = make_loop(config, found)
     placement = Placement.resolve(config.device, config.precision, config.compile, config.model.nf4)
     decoder = build_decoder(config.decoding)
-    folder = None if model is not None else find_base(config)
-    if folder is not None and config.model.base is None:
-        config = replace(config, model=replace(config.model, base=str(folder)))
+    folder = _find_base(config, opened)
     built = build_task(config.task, folder) if task is None else as_task(task, folder)
     scorer = build_scorer(config, built, reward)
     require_call(scorer.function, scorer.name, built.prompts("train", 1, stream(0, "columns")).columns)
@@ -288,5 +310,22 @@ def _name_of(given: object, named: str) -> str:
     return name_of(kind)
 
 
+def _method_name(method: Method, named: str) -> str:
+    """The package's name of a method, or where its class is."""
+    own = method.config.name
+    if ":" in own or (own in METHODS and load_method_class(own) is type(method)):
+        return own
+    return _name_of(method, named)
+
+
 def _function_name(reward: Reward) -> str:
-    return f"{reward.__module__}:{getattr(reward, '__qualname__', repr(reward))}"
+    return name_of(reward) if hasattr(reward, "__qualname__") else f"{type(reward).__module__}:{reward!r}"
+
+
+def _find_base(config: RunConfig, opened: bool) -> Path | None:
+    try:
+        return find_base(config)
+    except DtmError:
+        if not opened:
+            raise
+        return None

@@ -1,7 +1,7 @@
 """Everything that decides what a run reaches, apart from its method; comparable runs share it.
 
 A run writes it down when it starts (``fingerprint.json``), so that later changes of data, base or reward are
-noticed. Names and places decide nothing: of a base, of prompts and of a reward it is the contents that count.
+noticed. Contents of base, prompts and reward are compared, not their names or paths.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dtm.evaluation.fingerprint import (
     rules_version,
 )
 from dtm.loop.assemble import Assembly
-from dtm.loop.policies import is_own
+from dtm.loop.policies import is_own, is_under
 from dtm.records import Prompts
 from dtm.runs.folder import environment, version
 from dtm.tasks.rewards import Scorer
@@ -67,7 +67,7 @@ def run_fingerprint(assembly: Assembly) -> dict[str, dict[str, Any]]:
 
 
 def _is_shared(field: str) -> bool:
-    return not is_own(field) and not any(field == place or field.startswith(f"{place}.") for place in PLACES)
+    return not is_own(field) and not is_under(field, PLACES)
 
 
 def _facts(prompts: Prompts) -> list[Any]:

@@ -54,7 +54,7 @@ class Learner:
         require(
             math.isfinite(norm),
             f"the gradient at step {progress.step} is not finite. The weights before it are saved; "
-            "start again with a smaller --optimizer.lr or --tilt.step.",
+            "start again with a smaller --optimizer.lr.",
             DivergedError,
         )
         for group in optimizer.param_groups:

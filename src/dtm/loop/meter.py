@@ -19,7 +19,7 @@ def gained_on(
     policy: Policy,
     rollouts: Rollouts,
     log_weight: Float[Tensor, " N"],
-    interpolant: Masking,
+    masking: Masking,
     generator: torch.Generator,
     *,
     together: int,
@@ -36,7 +36,7 @@ def gained_on(
     parts: list[Tensor] = []
     for part in torch.split(rows, together):
         chosen = rollouts.select(part)
-        states = interpolant.states(chosen, policy.student.mask_id, generator)
+        states = masking.states(chosen, policy.student.mask_id, generator)
         log_pi, log_pi_a, x1, row = policy.log_pi(states), policy.log_pi_a(states), states.x1, states.row
         both = [
             losses.gained_kl(log_pi, log_pi_a, x1, log_weight[part][row], control) for control in (0.0, 1.0)

@@ -1,4 +1,4 @@
-"""What a run will do, resolved before it does anything: the answer to `--dry-run`, and the time estimate."""
+"""The plan that `--dry-run` prints, and time estimates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def training_plan(assembly: Assembly) -> dict[str, str]:
         law += ", with its projections in eight bits"
     return {
         "task": f"{task.name}, completions of {task.completion_length} tokens",
-        **({"prompts": task.spoken_counts()} if isinstance(task, LanguageTask) else {}),
+        **({"prompts": task.describe_counts()} if isinstance(task, LanguageTask) else {}),
         "reward": assembly.scorer.name,
         "base": _base(assembly),
         "device": str(assembly.placement),

@@ -91,7 +91,7 @@ class Pretrainer:
         return self._late if self.step >= settings.steps - settling else self._usual
 
     def _report(self, loss: float) -> None:
-        """Tell how it goes; looking at the loss waits for the device, so it is not done at every step."""
+        """Emit a progress event. Not at every step: reading the loss waits for the device."""
         require(
             math.isfinite(loss),
             f"the loss at step {self.step} is not finite; start again with a smaller --pretrain.lr",

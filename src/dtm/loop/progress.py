@@ -36,7 +36,7 @@ class Progress:
     audited: dict[str, Any] = field(default_factory=dict)
     """Sums of this phase's comparisons with exact decoding (see `dtm.loop.audit`)."""
     exact_because: str | None = None
-    """Why decoding takes no shortcuts any more, once an audit has said so."""
+    """Why rollouts fell back to exact decoding; None: they did not."""
     evaluations: list[dict[str, float]] = field(default_factory=list)
     """Held-out measures at each tilt reached, the base's first."""
     seconds: float = 0.0
@@ -46,23 +46,23 @@ class Progress:
     spent_seconds: float = 0.0
     spent_tokens: int = 0
     spent_flops: int = 0
-    """What rollouts and updates have cost (see `dtm.loop.ledger`), without work that a stop undid."""
+    """Cost of rollouts and updates (see `dtm.loop.ledger`); work lost by a stop is not counted."""
     measured_at: float = 0.0
     """Share of the budget that was spent at the latest evaluation."""
     peak_memory: int = 0
     """Most bytes held at once: on the GPU if there is one, else by the process."""
     finished: str | None = None
-    """Why annealing ended, once it has."""
+    """Why the run ended; None: it has not."""
 
     @property
     def surely_absorbed(self) -> float:
-        """The absorbed fraction less its standard error: what a phase may be ended on."""
+        """The absorbed fraction minus its standard error; decides when a phase ends."""
         if self.absorbed is None or self.absorbed_error is None:
             return -math.inf
         return self.absorbed - self.absorbed_error
 
     def begin_phase(self, h: float, control: AdaptiveControl) -> None:
-        """Set out for a + h; nothing is known of this phase yet."""
+        """Start a phase towards a + h and reset its measurements."""
         self.h, self.phase_step, self.cooling_from, self.control = h, 0, None, control
         self.absorbed = self.absorbed_error = None
 

@@ -74,7 +74,7 @@ class Replay:
     def draw(
         self, rows: int, priority: float, generator: torch.Generator
     ) -> tuple[Rollouts, Weights, Float[Tensor, " B"]]:
-        """A batch with its weights, and the factor that makes up for how often each row is drawn.
+        """A batch with its weights, and the importance weight of each row.
 
         A row whose weight is near the mean moves the student hardly at all, and costs as much as any
         other. A share ``priority`` of the draws therefore goes to rows in proportion to |w̄ − 1|, the

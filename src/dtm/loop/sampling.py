@@ -77,7 +77,7 @@ class Sampling:
         return result
 
     def cost(self) -> Cost:
-        """Return what rollouts and audits have cost since the last call, without seconds."""
+        """Return the tokens and FLOPs of rollouts and audits since the last call."""
         cost = self.engine.cost()
         return cost if self.exact is self.engine else cost + self.exact.cost()
 

@@ -38,7 +38,7 @@ def unpack(
     device: torch.device,
     hold: Callable[[Rollouts, float], Replay],
 ) -> tuple[Replay | None, Progress]:
-    """Load models and optimiser in place; return the counters and the buffer, as ``hold`` makes it."""
+    """Load models and optimiser in place; return the counters and the buffer, built by ``hold``."""
     policy.load_weights(policy.student, checkpoint.tensors["student"])
     policy.load_weights(policy.teacher, checkpoint.tensors["teacher"])
     if policy.average is not None:

@@ -90,9 +90,11 @@ class Trainer:
                 self._warm_up()
             while not (self.progress.h is None and self._is_finished()):
                 self.between()
+                before = self.progress.step
                 self._advance()
                 closed = self.progress.h is None and self.loop.saves_phases
-                if closed or self.progress.step % self.config.checkpoint.every == 0:
+                stepped = self.progress.step > before
+                if closed or (stepped and self.progress.step % self.config.checkpoint.every == 0):
                     self.save()
         except (Interrupted, RewardError, DivergedError):
             self.save()

@@ -1,4 +1,4 @@
-"""What a completion is worth beside the others of its prompt: advantages, weights and pairs.
+"""Credit of a completion relative to its group: advantages, weights and pairs.
 
 Functions of all rewards of a buffer and their groups, so that no way of cutting a batch changes them. A group
 whose rewards are all equal gets zeros, exactly.

@@ -13,13 +13,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from dtm.config import IteratingConfig, MethodConfig, RunConfig
 from dtm.losses import AdaptiveControl
 from dtm.masking import Masking
+from dtm.methods.advantages import centred
 from dtm.models.policy import Policy
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
@@ -28,7 +28,7 @@ Changes = Mapping[str, Any]
 
 
 class Method(ABC):
-    """A method; derive from it, set `Config`, and write `masks` and `loss`.
+    """A method; derive from it, set `Config`, and write `masks` and `loss`; override `credit` if needed.
 
     π_a is the model that drew the rollouts ("old"), π_0 the base ("reference").
     """
@@ -38,7 +38,7 @@ class Method(ABC):
     loop: ClassVar[Literal["anneal", "iterate"]] = "iterate"
     pairs: ClassVar[bool] = False
     """Whether a batch is made of pairs (credits +1 and −1) in neighbouring rows, which must stay together."""
-    held: ClassVar[int | None] = None
+    held: int | None = None
     """Most logits of one model that the loss holds at a time; None: those of all scored positions."""
     knobs: ClassVar[tuple[Changes, ...]] = ()
     """Settings that `dtm compare --tune` tries beside the defaults."""
@@ -53,12 +53,12 @@ class Method(ABC):
 
     @property
     def reads_base(self) -> bool:
-        """Whether the loss asks π_0, which must then be kept."""
+        """Whether the loss reads π_0; it is then kept in memory."""
         return False
 
     @property
     def prompt_baseline(self) -> bool:
-        """Whether weights e^{h(r − b)} take off b, the mean reward of the prompt's other completions."""
+        """Whether weights e^{h(r − b)} subtract b, the mean reward of the prompt's other completions."""
         return False
 
     @property
@@ -79,8 +79,8 @@ class Method(ABC):
         return self.knobs
 
     def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
-        """A_i of every rollout of a buffer, from the rewards of its whole group; 0: no credit is used."""
-        return torch.zeros_like(reward)
+        """A_i of every rollout of a buffer; by default the reward minus the mean of its group."""
+        return centred(reward, group)
 
     @abstractmethod
     def masks(self, block: int | None, end_id: int) -> Masking:

@@ -59,7 +59,6 @@ class CDTM(Method):
     Config = CDTMConfig
     config: CDTMConfig
     loop: ClassVar[Literal["anneal", "iterate"]] = "anneal"
-    held: ClassVar[int | None] = HELD
 
     def __init__(
         self,
@@ -75,12 +74,16 @@ class CDTM(Method):
         """
         super().__init__(config)
         self.control_variate = control_variate or find_control_variate(self.config.control_variate)
-        self.held_logits = held
+        self.held = held
 
     @property
     def prompt_baseline(self) -> bool:
         """As configured."""
         return self.config.prompt_baseline
+
+    def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+        """0: c-DTM weighs rollouts by e^{hr}."""
+        return torch.zeros_like(reward)
 
     def new_control(self) -> AdaptiveControl:
         """With the configured memory."""
@@ -123,7 +126,7 @@ class CDTM(Method):
             weights.log_weight[row],
             control[row],
         )
-        size = max(1, self.held_logits // policy.student.vocab_size)
+        size = max(1, (self.held or HELD) // policy.student.vocab_size)
         if len(row) <= size:
             return self._part(policy, scored, states, phase)
         parts = [

@@ -104,7 +104,7 @@ class SPG(Method):
         return Loss(value, metrics)
 
     def _below(self, lower: Float[Tensor, " S"], upper: Float[Tensor, " S"]) -> Float[Tensor, " S"]:
-        """What is lowered for a completion below the mean."""
+        """The estimate for completions with negative advantage."""
         choices = {
             "mix": mixture(lower, upper, self.config.mix),
             "eubo": upper,

@@ -35,7 +35,7 @@ class WD1Config(IteratingConfig):
     negatives: bool = True
     """Push completions below the mean down; false keeps the positive weights alone."""
     over: Literal["group", "buffer"] = "group"
-    """What the softmax runs over: the completions of a prompt, or all."""
+    """Rows of the softmax: the completions of a prompt, or the whole buffer."""
 
     def __post_init__(self) -> None:
         check_fields("method", self, updates=AT_LEAST_ONE, psi=POSITIVE, prompt_noise=SHARE_BELOW_1)

@@ -39,5 +39,5 @@ class HuggingFaceDenoiser(Denoiser):
         return logits
 
     def head(self, rows: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
-        """The rows themselves."""
-        return rows
+        """The rows, copied: the caller overwrites the mask token's logit."""
+        return rows.clone()

@@ -29,7 +29,7 @@ class Placement:
         compile: Literal["auto", "on", "off"] = "off",
         nf4: bool = False,
     ) -> Placement:
-        """What "auto" stands for here; a device that is missing or cannot do the precision is refused.
+        """Resolve "auto"; refuse a missing device or an unsupported precision.
 
         Compilation is off by itself for weights in four bits.
         """

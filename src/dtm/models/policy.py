@@ -7,7 +7,7 @@ need not know.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Float
@@ -62,14 +62,12 @@ class Policy:
             self.student = adapted(base, lora, generator or stream(0, "adapters"))
         self.teacher = self._frozen_student()
         self.average = None if ema is None else self._frozen_student()
-        self.forward: Callable[..., Tensor] = self.student
-        """How the student is called; a data-parallel trainer sets its wrapper here."""
         self._made: dict[bool, Denoiser] = {}
         self._compiles = False
 
     def log_pi(self, states: MaskedStates) -> Float[Tensor, "N V"]:
         """log π_θ at the scored positions, row by row."""
-        return self.forward(states.tokens, states.attention, states.scored)
+        return self.student(states.tokens, states.attention, states.scored)
 
     @torch.no_grad()
     def log_pi_a(self, states: MaskedStates) -> Float[Tensor, "N V"]:
@@ -78,7 +76,7 @@ class Policy:
 
     def rows(self, states: MaskedStates) -> Float[Tensor, "N D"]:
         """The student's hidden states that predict the scored positions, for the head to run on parts."""
-        return self.forward(states.tokens, states.attention, states.scored, head=False)
+        return self.student(states.tokens, states.attention, states.scored, head=False)
 
     @torch.no_grad()
     def rows_a(self, states: MaskedStates) -> Float[Tensor, "N D"]:

@@ -29,7 +29,7 @@ class Display:
         self.budget = None if config.budget is None else Budget.parse(config.budget)
         self.console = console or Console()
         self.latest: dict[str, Any] = {"reward": None, "per_second": None, "audit": ""}
-        self.begin = self.spoken = time.perf_counter()
+        self.begin = self.last_printed = time.perf_counter()
         self.start: float | None = None
         self._live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
 
@@ -62,7 +62,7 @@ class Display:
             measures = "  ".join(f"{k} {v:.3f}" for k, v in shown.items())
             self._say(f"{self.loop.place(values['tilt'])} held out:  {measures}")
         elif event.kind == "resumed":
-            self._say(f"resumed at step {event.step}, phase {values['phase'] + 1}, a = {values['tilt']:.3g}")
+            self._say(f"resumed at step {event.step}, {self.loop.place(values['tilt']).strip()}")
         elif event.kind == "stopped":
             self._say(f"stopped: {values['reason']}")
 
@@ -79,8 +79,8 @@ class Display:
         now = time.perf_counter()
         if self._live:
             self._live.update(Text(self._line(step)), refresh=True)
-        elif now - self.spoken >= PLAIN_EVERY:
-            self.spoken = now
+        elif now - self.last_printed >= PLAIN_EVERY:
+            self.last_printed = now
             self.console.print(self._line(step), highlight=False)
 
     def _line(self, step: int) -> str:

@@ -17,7 +17,7 @@ from dtm.runs.folder import RunFolder, write_json, write_text
 
 def write_report(folder: RunFolder, assembly: Assembly, progress: Progress) -> dict[str, Any]:
     """Figures, ``summary.json`` and the model card, from what the run has logged."""
-    config, task, loop = assembly.config, assembly.task, assembly.loop
+    config, task, loop = assembly.run_config, assembly.task, assembly.loop
     made_by = json.loads((folder.path / "environment.json").read_text(encoding="utf-8"))["commit"]
     summary = summarise(config, progress, made_by)
     left_out = getattr(task, "too_long", {})

@@ -20,6 +20,8 @@ from dtm.models.storage import load_model
 from dtm.runs.folder import RUNS, RunFolder
 from dtm.tasks.base import Task
 
+GIVEN = "given as an object"
+"""In place of a base's folder, for a model that was given to `dtm.train`."""
 UNTRAINED = ("penalty",)
 """Fields of a task that a base does not depend on."""
 
@@ -35,7 +37,7 @@ def find_base(config: RunConfig) -> Path | None:
     None where there is none yet, or where a user's function makes the model.
     """
     base = config.model.base
-    if is_factory(base):
+    if is_factory(base) or base == GIVEN:
         return None
     if base is None:
         made = RunFolder.pretrained(config.recipe)
@@ -69,6 +71,11 @@ def load_base(config: RunConfig, folder: Path | None, task: Task, placement: Pla
             f"model {config.model.base} must return a dtm.Denoiser, got {type(model)}",
         )
         return check_base(model.to(placement.device), str(config.model.base), config, task)
+    require(
+        config.model.base != GIVEN,
+        "the model of this run was given as a Python object: open the run with Run.open(path, model=…)",
+    )
+    folder = find_base(config) if folder is None else folder
     if folder is None:
         raise no_base(config)
     # A frozen base is kept in the precision it runs in; weights that are trained stay in float32.

@@ -136,8 +136,8 @@ class RunFolder:
     def recipe(self) -> str | None:
         """The recipe's name; None where the configuration cannot be read."""
         try:
-            return self.read_config().recipe
-        except ConfigError:
+            return str(read_mapping(self.config)["recipe"])
+        except (ConfigError, KeyError):
             return None
 
     def finished(self, path: Path) -> Path:

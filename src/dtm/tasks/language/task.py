@@ -61,7 +61,7 @@ class LanguageTask:
         columns = {name: [row.columns[name] for row, _ in chosen] for name in chosen[0][0].columns}
         return Prompts(tokens, attention, [row.prompt for row, _ in chosen], columns)
 
-    def spoken_counts(self) -> str:
+    def describe_counts(self) -> str:
         """How many prompts each split has, and how many were too long."""
         counts = ", ".join(f"{len(self._tokenised(split)):,} {split}" for split in self._splits)
         left_out = sum(self.too_long.values())

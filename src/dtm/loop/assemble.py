@@ -14,13 +14,14 @@ from typing import Any
 
 from dtm.capacity.memory import Memory, TrainingShape, estimate, parameters
 from dtm.capacity.preflight import check_device, check_fp8, check_memory, recomputed_blocks
-from dtm.config import METHODS, RunConfig, TaskConfig
+from dtm.config import RunConfig, TaskConfig
 from dtm.config.registry import load_method_class
 from dtm.engine import Decoder, LocalEngine, RolloutEngine, build_decoder
 from dtm.engine.collect import Collector
 from dtm.engine.draws import head_rows
 from dtm.errors import DtmError, require
-from dtm.loading import load_object, name_of
+from dtm.loading import load_object
+from dtm.loop.names import method_name, object_name, reward_name
 from dtm.loop.policies import make_loop
 from dtm.loop.policy import Loop
 from dtm.masking import MaskCount, Masking
@@ -235,15 +236,15 @@ def assemble(
         f"method: {found!r} is not an object of a class that derives from dtm.Method",
     )
     if method is not None:
-        config = replace(config, method=replace(method.config, name=_method_name(method, config.method.name)))
+        config = replace(config, method=replace(method.config, name=method_name(method, config.method.name)))
     if task is not None:
         own = getattr(task, "config", None)
         settings = own if isinstance(own, TaskConfig) else TaskConfig()
-        config = replace(config, task=replace(settings, kind=_name_of(task, config.task.kind)))
+        config = replace(config, task=replace(settings, kind=object_name(task, config.task.kind)))
     if model is not None:
         config = replace(config, model=replace(config.model, base=GIVEN))
     if reward is not None and config.reward.function is None:
-        config = replace(config, reward=replace(config.reward, function=_function_name(reward)))
+        config = replace(config, reward=replace(config.reward, function=reward_name(reward)))
     loop = make_loop(config, found)
     placement = Placement.resolve(config.device, config.precision, config.compile, config.model.nf4)
     decoder = build_decoder(config.decoding)
@@ -295,31 +296,6 @@ def new_shape(config: RunConfig, task: Task) -> TransformerConfig:
         heads=model.heads,
         ffn=model.ffn,
     )
-
-
-def _name_of(given: object, named: str) -> str:
-    """How a configuration names an object: by its class, unless it names it already."""
-    kind = type(given)
-    if named.endswith(f":{kind.__qualname__}"):
-        return named
-    require(
-        "<locals>" not in kind.__qualname__,
-        f"{kind.__qualname__} is defined inside a function, so its run could not be opened again: move it to "
-        "the top level of its file",
-    )
-    return name_of(kind)
-
-
-def _method_name(method: Method, named: str) -> str:
-    """The package's name of a method, or where its class is."""
-    own = method.config.name
-    if ":" in own or (own in METHODS and load_method_class(own) is type(method)):
-        return own
-    return _name_of(method, named)
-
-
-def _function_name(reward: Reward) -> str:
-    return name_of(reward) if hasattr(reward, "__qualname__") else f"{type(reward).__module__}:{reward!r}"
 
 
 def _find_base(config: RunConfig, opened: bool) -> Path | None:

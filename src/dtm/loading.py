@@ -37,7 +37,11 @@ def load_object(spec: str, kind: str) -> Callable[..., Any]:
         ) from problem
     found = getattr(module, name, None)
     if not callable(found):
-        choices = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        choices = [
+            key
+            for key, value in vars(module).items()
+            if callable(value) and not key.startswith("_") and value.__module__ == module.__name__
+        ]
         raise ConfigError(f"{kind} {spec!r}: no {name!r} in {place}. {nearest(name, choices)}")
     return found
 

@@ -133,6 +133,7 @@ def _recipe(options: argparse.Namespace, flags: list[str]) -> RunConfig:
 
     given = {flag.partition("=")[0] for flag in flags}
     for flag, instead in (
+        ("--objectives", "objectives are called methods since 0.2: use --methods"),
         ("--seed", "--seeds N takes the seeds 0 … N − 1"),
         ("--method", "--methods names all that are compared"),
         ("--method.name", "--methods names all that are compared"),

@@ -193,7 +193,7 @@ def test_seeds_settings_and_doubles_are_looked_at(entries, budgeted, finished, t
     other = copied(runs["spg", 1], tmp_path / "spg-1")
     config = other.folder.config
     config.write_text(config.read_text().replace("lr: 0.001", "lr: 0.002"))
-    with pytest.raises(ConfigError, match=r"two settings of spg \(optimizer.lr\)"):
+    with pytest.raises(ConfigError, match=r"two settings of spg: optimizer\.lr differ"):
         gather([runs["spg", 0], other])
     unfinished = copied(runs["spg", 0], tmp_path / "unfinished")
     unfinished.folder.summary.unlink()
@@ -253,7 +253,7 @@ def test_three_methods_are_compared_and_a_finished_comparison_runs_nothing(
         (["maze-small", "--budget", "5m", "--evaluation.split", "test"], "on test prompts once, at the end"),
         (["maze-small", "--budget", "5m", "--seeds", "0"], "--seeds must be at least 1"),
         (["maze-small", "--budget", "5m", "--jobs", "0"], "jobs must be at least 1"),
-        (["maze-small", "--budget", "5m", "--trials", "3"], "--tune, which is not asked for"),
+        (["maze-small", "--budget", "5m", "--trials", "3"], "--trials needs --tune"),
         (
             ["maze-small", "--budget", "5m", "--settings", "nowhere.yaml"],
             "no configuration file at nowhere.yaml",

@@ -42,7 +42,7 @@ def test_a_resumed_run_is_followed_before_it_has_drawn_any_rollouts(tiny, make_t
         second = make_trainer(tiny, checkpoints=tmp_path, callbacks=[follower])
         second.resume(tmp_path)
         second._advance()
-    assert "resumed at step 1, phase 1, a = 0" in console.file.getvalue()
+    assert "resumed at step 1, a = 0" in console.file.getvalue()
     assert "reward –" in console.file.getvalue()
 
 

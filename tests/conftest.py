@@ -22,7 +22,7 @@ from dtm.config import (
     TiltConfig,
 )
 from dtm.loop.assemble import assemble
-from dtm.loop.pretraining import Pretrainer
+from dtm.loop.pretraining import pretrainer_of
 from dtm.loop.trainer import Trainer
 from dtm.records import Rollouts
 
@@ -50,7 +50,7 @@ def tiny(tmp_path_factory) -> RunConfig:
         checkpoint=CheckpointConfig(every=2),
         pretrain=PretrainConfig(steps=300, batch=64, lr=1e-2, held_out=64),
     )
-    pretrainer = Pretrainer(assemble(replace(config, model=replace(config.model, base=None))))
+    pretrainer = pretrainer_of(assemble(replace(config, model=replace(config.model, base=None))))
     pretrainer.run()
     dtm.save_model(pretrainer.model, folder)
     return config

@@ -23,7 +23,7 @@ from dtm.evaluation.evaluate import Evaluation, evaluate, evaluation_decoder
 from dtm.evaluation.explain import differences
 from dtm.loop.assemble import Assembly, assemble
 from dtm.loop.fingerprint import GROUPS, run_fingerprint
-from dtm.loop.pretraining import Pretrainer
+from dtm.loop.pretraining import pretrainer_of
 from dtm.loop.trainer import Trainer
 from dtm.methods.base import Method
 from dtm.models.denoiser import Denoiser
@@ -208,7 +208,7 @@ def pretrain(
             require_same_config(found, config)
             note_changes(found, config)
         folder = found or RunFolder.create(config, "pretrain", out)
-        pretrainer = Pretrainer(
+        pretrainer = pretrainer_of(
             assembly,
             callbacks=[JsonLines(folder.metrics), *callbacks],
             checkpoints=folder.checkpoints,

@@ -87,6 +87,10 @@ class Sequences:
         """The sequences of a range of rows."""
         return Sequences(self.tokens[rows], self.attention[rows], self.is_completion[rows])
 
+    def to(self, device: torch.device) -> Sequences:
+        """The same sequences on another device."""
+        return Sequences(self.tokens.to(device), self.attention.to(device), self.is_completion.to(device))
+
 
 @dataclass(frozen=True, slots=True)
 class Completions(Sequences):

@@ -13,7 +13,7 @@ import dtm
 from dtm.errors import ConfigError
 from dtm.loop.assemble import assemble
 from dtm.loop.plan import pretraining_plan, pretraining_time_estimate
-from dtm.loop.pretraining import Pretrainer, cosine
+from dtm.loop.pretraining import Pretrainer, cosine, pretrainer_of
 from dtm.runs.interrupts import Interrupted
 
 
@@ -27,7 +27,7 @@ def pretrainer(config, checkpoints=None, stop_at: int | None = None) -> Pretrain
         if trainer.step == stop_at:
             raise Interrupted
 
-    trainer = Pretrainer(assemble(config), checkpoints=checkpoints, between=between)
+    trainer = pretrainer_of(assemble(config), checkpoints=checkpoints, between=between)
     return trainer
 
 
@@ -94,7 +94,7 @@ def test_settling_needs_blocks(short, tmp_path):
         method=replace(short.method, after_end=True),
         pretrain=replace(short.pretrain, settle=0.3),
     )
-    for use in (Pretrainer, pretraining_plan, pretraining_time_estimate):
+    for use in (pretrainer_of, pretraining_plan, pretraining_time_estimate):
         with pytest.raises(ConfigError, match=r"give decoding\.block, or set it to 0"):
             use(assemble(config))
     with pytest.raises(ConfigError, match="give decoding"):

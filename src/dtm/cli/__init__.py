@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 
+from dtm.cli.adapt import adapt
 from dtm.cli.compare import compare
 from dtm.cli.evaluation import evaluate
 from dtm.cli.fit import fit
@@ -24,6 +25,7 @@ __all__ = ["COMMANDS", "main"]
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
+    "adapt": adapt,
     "pretrain": pretrain,
     "sweep": sweep,
     "compare": compare,

@@ -134,6 +134,22 @@ def _in_full(name: str, section: _Section) -> str:
     return "\n".join(lines)
 
 
+def table_of(title: str, value: Any, prefix: str = "") -> str:
+    """The fields of a dataclass that are no sections, one line each."""
+    docs, hints = field_docs(type(value)), typing.get_type_hints(type(value))
+    dot = f"{prefix}." if prefix else ""
+    rows = [
+        (
+            f"--{dot}{field.name.replace('_', '-')} {values_of(hints[field.name])}",
+            _shown(getattr(value, field.name)),
+            docs.get(field.name, ""),
+        )
+        for field in dataclasses.fields(value)
+        if not dataclasses.is_dataclass(getattr(value, field.name))
+    ]
+    return _table(title, rows)
+
+
 def _wrapped(title: str, text: str) -> str:
     return title + "\n" + textwrap.indent(textwrap.fill(text, WIDTH - 2), "  ")
 

@@ -68,6 +68,8 @@ class PretrainConfig:
     """Optimiser steps."""
     batch: int = 256
     """Sequences in a step."""
+    micro_batch: int | None = None
+    """Sequences in one forward pass; changes memory, never the gradient. None: as many as batch."""
     block: int | Literal["decoding", "any-order"] = "any-order"
     """Block size of the masks; decoding: the decoder's."""
     settle: float = 0.0
@@ -90,4 +92,8 @@ class PretrainConfig:
             self.weight_decay >= 0, f"pretrain.weight-decay must not be negative, got {self.weight_decay:g}"
         )
         require(self.batch >= 1, f"pretrain.batch must be at least 1, got {self.batch}")
+        require(
+            self.micro_batch is None or self.micro_batch >= 1,
+            f"pretrain.micro-batch must be at least 1, got {self.micro_batch}",
+        )
         require(self.held_out >= 1, f"pretrain.held-out must be at least 1, got {self.held_out}")

@@ -2,79 +2,93 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from dtm.config import PretrainConfig
 from dtm.errors import DivergedError, require
-from dtm.loop.assemble import Assembly
 from dtm.loop.state import load_optimizer, optimizer_tensors
-from dtm.masking import MaskCount
+from dtm.loop.assemble import Assembly
+from dtm.masking import Masking
 from dtm.methods import mdm_loss
+from dtm.models.placement import Placement
+from dtm.models.transformer import Transformer
 from dtm.random import stream
-from dtm.records import Sequences
+from dtm.records import MaskedStates, Sequences
 from dtm.runs.checkpoint import Checkpoint, load_latest, save_checkpoint
 from dtm.runs.events import Callback, Event
 from dtm.runs.interrupts import Interrupted
+from dtm.tasks.base import Task
 
 REPORT_EVERY = 100
 """Steps between held-out bounds."""
 AHEAD = 16
 """Batches of examples drawn together: on a GPU a draw costs the same for many rows as for few."""
+RECORDED = 30_000_000
+"""Most parameters of a model whose passes are recorded as CUDA graphs; larger ones keep the device busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """What a model is trained on."""
+
+    batches: Callable[[int], Sequence[Sequences]]
+    """The examples of a step, in one or more batches; the same whenever it is asked."""
+    held_out: Sequence[Sequences]
+    """Examples on which the bound is reported."""
 
 
 class Pretrainer:
-    """One pretraining run; its state is `model`, `optimizer` and `step`."""
+    """Training with the evidence bound; its state is `model`, `optimizer` and `step`."""
 
     def __init__(
         self,
-        assembly: Assembly,
+        model: Transformer,
+        corpus: Corpus,
+        masks: tuple[Masking, Masking],
+        settings: PretrainConfig,
+        placement: Placement,
         *,
+        seed: int = 0,
         callbacks: Sequence[Callback] = (),
         checkpoints: Path | None = None,
         between: Callable[[], None] = lambda: None,
     ) -> None:
-        config, device = assembly.config, assembly.placement.device
-        self.config, self.task, self.placement, self.device = (
-            config,
-            assembly.task,
-            assembly.placement,
-            device,
-        )
-        self._usual, self._late = assembly.pretraining_masks()
-        self.model = assembly.new_model().to(device)
-        if self.placement.compiles:
+        """``masks`` are those of most steps, and of the last ones, in which the model settles."""
+        self.settings, self.placement, self.device, self.seed = settings, placement, placement.device, seed
+        self._usual, self._late = masks
+        self.model, self.corpus = model.to(self.device), corpus
+        if placement.compiles:
             self.model.compile_blocks()
-        self._records = self.placement.compiles and device.type == "cuda" and config.adapter.rank is None
         self.callbacks, self.checkpoints, self.between = callbacks, checkpoints, between
-        settings = config.pretrain
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
             lr=settings.lr,
             weight_decay=settings.weight_decay,
             betas=(0.9, 0.98),
-            fused=device.type == "cuda",
+            fused=self.device.type == "cuda",
         )
-        self.step, self.seconds = 0, 0.0
+        self.step, self.seconds, self.tokens = 0, 0.0, 0
         self._begin = time.perf_counter()
-        self._clock = self._begin, self.step
-        self._drawn: tuple[int, Sequences] | None = None
-        self._held_out = self.task.examples(
-            "validation", settings.held_out, stream(0, "held-out", device=device)
-        )
+        self._clock = self._begin, self.step, self.tokens
 
     def run(self) -> float:
         """Train to the end and return the held-out bound, in nats per sequence."""
-        self._clock = time.perf_counter(), self.step
         self._begin = time.perf_counter() - self.seconds
+        self._clock = time.perf_counter(), self.step, self.tokens
         try:
-            while self.step < self.config.pretrain.steps:
+            while self.step < self.settings.steps:
                 self.between()
                 loss = self._advance()
-                if self.step % REPORT_EVERY == 0 or self.step == self.config.pretrain.steps:
+                if self.step % REPORT_EVERY == 0 or self.step == self.settings.steps:
                     self._report(float(loss))
                 if self.step % (10 * REPORT_EVERY) == 0:
                     self.save()
@@ -84,11 +98,10 @@ class Pretrainer:
         return self.bound()
 
     @property
-    def masking(self) -> MaskCount:
+    def masking(self) -> Masking:
         """How examples are masked at this step."""
-        settings = self.config.pretrain
-        settling = round(settings.settle * settings.steps)
-        return self._late if self.step >= settings.steps - settling else self._usual
+        settling = round(self.settings.settle * self.settings.steps)
+        return self._late if self.step >= self.settings.steps - settling else self._usual
 
     def _report(self, loss: float) -> None:
         """Emit a progress event. Not at every step: reading the loss waits for the device."""
@@ -97,52 +110,65 @@ class Pretrainer:
             f"the loss at step {self.step} is not finite; start again with a smaller --pretrain.lr",
             DivergedError,
         )
-        begin, last = self._clock
-        self._clock = time.perf_counter(), self.step
-        speed = (self.step - last) / (self._clock[0] - begin)
+        (begin, last, tokens), now = self._clock, time.perf_counter()
         self._emit(
-            seconds=round(time.perf_counter() - self._begin, 3),
+            seconds=round(now - self._begin, 3),
             loss=loss,
             held_out=self.bound(),
-            **({"held_out_in_blocks": self.bound(self._late)} if self.config.pretrain.settle else {}),
-            steps_per_second=speed,
+            **({"held_out_in_blocks": self.bound(self._late)} if self.settings.settle else {}),
+            steps_per_second=(self.step - last) / (now - begin),
+            tokens=float(self.tokens),
+            tokens_per_second=(self.tokens - tokens) / (now - begin),
         )
+        self._clock = time.perf_counter(), self.step, self.tokens
 
-    def _advance(self) -> torch.Tensor:
-        """One optimiser step on fresh examples."""
-        settings, seed = self.config.pretrain, self.config.seed
-        noise = stream(seed, "masks", self.step, device=self.device)
-        states = self.masking.states(self._examples(), self.model.mask_id, noise)
+    def _advance(self) -> Tensor:
+        """One optimiser step on the examples of this step; returns nats per sequence."""
+        settings, total = self.settings, torch.zeros((), device=self.device)
+        batches = [batch.to(self.device) for batch in self.corpus.batches(self.step)]
+        noise = stream(self.seed, "masks", self.step, device=self.device)
         for group in self.optimizer.param_groups:
             group["lr"] = settings.lr * cosine(self.step, settings.steps)
-        with self.placement.autocast():
-            if self._records and self.model.recording is None and states.attention is None:
-                self.model.record(states.tokens.shape)
-            loss = mdm_loss(self.model, states)
-        torch.autograd.backward(loss / states.length)
+        written = sum(batch.is_completion.sum() for batch in batches)
+        for batch in batches:
+            size = settings.micro_batch or len(batch)
+            for start in range(0, len(batch), size):
+                part = batch.part(slice(start, start + size))
+                loss = self._loss(part, noise) * len(part) / written
+                torch.autograd.backward(loss)
+                total += loss.detach()
+            self.tokens += batch.tokens.numel()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
-        return loss.detach()
+        return total * written / sum(map(len, batches))
 
-    def _examples(self) -> Sequences:
-        """The examples of this step, out of a larger draw; a resumed run draws the same."""
-        draw, place = divmod(self.step, AHEAD)
-        batch = self.config.pretrain.batch
-        if self._drawn is None or self._drawn[0] != draw:
-            source = stream(self.config.seed, "examples", draw, device=self.device)
-            progress = draw * AHEAD / self.config.pretrain.steps
-            self._drawn = draw, self.task.examples("train", AHEAD * batch, source, progress)
-        return self._drawn[1].part(slice(place * batch, (place + 1) * batch))
+    def _loss(self, examples: Sequences, noise: torch.Generator) -> Tensor:
+        """The bound on a batch, nats per sequence."""
+        states = self.masking.states(examples, self.model.mask_id, noise)
+        with self.placement.autocast():
+            if self._records(states):
+                self.model.record(states.tokens.shape)
+            return mdm_loss(self.model, states)
+
+    def _records(self, states: MaskedStates) -> bool:
+        """Whether to record the pass as a CUDA graph: small models on examples of one shape alone."""
+        small = sum(parameter.numel() for parameter in self.model.parameters()) <= RECORDED
+        usable = self.placement.compiles and self.device.type == "cuda" and states.attention is None
+        return usable and small and self.model.recording is None
 
     @torch.no_grad()
-    def bound(self, masks: MaskCount | None = None) -> float:
+    def bound(self, masks: Masking | None = None) -> float:
         """The evidence bound on held-out examples, nats per sequence; by default with the usual masks."""
         noise = stream(0, "held-out masks", device=self.device)
+        total, rows = 0.0, sum(map(len, self.corpus.held_out))
         with self.placement.autocast():
-            states = (masks or self._usual).states(self._held_out, self.model.mask_id, noise)
-            return float(mdm_loss(self.model, states))
+            for batch in self.corpus.held_out:
+                part = batch.to(self.device)
+                states = (masks or self._usual).states(part, self.model.mask_id, noise)
+                total += float(mdm_loss(self.model, states)) * len(part) / rows
+        return total
 
     def save(self) -> None:
         """Write a checkpoint of the current step."""
@@ -152,7 +178,7 @@ class Pretrainer:
                 "optimizer": optimizer_tensors(self.model, self.optimizer),
             }
             self.seconds = time.perf_counter() - self._begin
-            state = {"step": self.step, "seconds": self.seconds}
+            state = {"step": self.step, "seconds": self.seconds, "tokens": self.tokens}
             save_checkpoint(self.checkpoints, self.step, Checkpoint(tensors, state), keep=2)
 
     def resume(self, checkpoints: Path) -> None:
@@ -161,10 +187,41 @@ class Pretrainer:
         self.model.load_state_dict(checkpoint.tensors["model"])
         load_optimizer(self.model, self.optimizer, checkpoint.tensors["optimizer"])
         self.step, self.seconds = checkpoint.state["step"], checkpoint.state["seconds"]
+        self.tokens = checkpoint.state.get("tokens", 0)
 
     def _emit(self, **values: float) -> None:
         for callback in self.callbacks:
-            callback(Event("step", self.step, {"steps": self.config.pretrain.steps, **values}))
+            callback(Event("step", self.step, {"steps": self.settings.steps, **values}))
+
+
+def pretrainer_of(assembly: Assembly, **options: Any) -> Pretrainer:
+    """Pretraining of a recipe's base from scratch, on the examples of its task."""
+    config = assembly.config
+    return Pretrainer(
+        assembly.new_model(),
+        task_corpus(assembly.task, config.pretrain, config.seed, assembly.placement.device),
+        assembly.pretraining_masks(),
+        config.pretrain,
+        assembly.placement,
+        seed=config.seed,
+        **options,
+    )
+
+
+def task_corpus(task: Task, settings: PretrainConfig, seed: int, device: torch.device) -> Corpus:
+    """The examples of a task, each step's out of a larger draw."""
+
+    @functools.lru_cache(maxsize=1)
+    def drawn(draw: int) -> Sequences:
+        source = stream(seed, "examples", draw, device=device)
+        return task.examples("train", AHEAD * settings.batch, source, draw * AHEAD / settings.steps)
+
+    def batches(step: int) -> list[Sequences]:
+        draw, place = divmod(step, AHEAD)
+        return [drawn(draw).part(slice(place * settings.batch, (place + 1) * settings.batch))]
+
+    held_out = task.examples("validation", settings.held_out, stream(0, "held-out", device=device))
+    return Corpus(batches, [held_out])
 
 
 def cosine(step: int, steps: int) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dtm.config import RunConfig
 from dtm.errors import ConfigError, nearest
-from dtm.recipes import llada
+from dtm.recipes import llada, smollm
 from dtm.recipes.maze import maze, maze_paper, maze_small
 from dtm.recipes.mini import countdown_mini, sudoku_mini
 
@@ -16,6 +16,9 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
     "maze-paper": maze_paper,
     "sudoku-mini": sudoku_mini,
     "countdown-mini": countdown_mini,
+    "smollm-countdown": smollm.smollm_countdown,
+    "smollm-sudoku": smollm.smollm_sudoku,
+    "smollm-gsm8k": smollm.smollm_gsm8k,
     "llada-sudoku": llada.llada_sudoku,
     "llada-countdown": llada.llada_countdown,
     "llada-gsm8k": llada.llada_gsm8k,

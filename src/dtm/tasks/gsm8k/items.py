@@ -34,6 +34,12 @@ def train_items(folder: Path) -> list[Gsm8kItem]:
     return _read(folder, "gsm8k_train.jsonl.gz")
 
 
+def solved_items(folder: Path) -> list[tuple[Gsm8kItem, str]]:
+    """The training questions, each with its solution as the data set has it."""
+    rows = read_rows(folder, "gsm8k_train.jsonl.gz", ("question", "answer"))
+    return list(zip(train_items(folder), (row["answer"] for row in rows), strict=True))
+
+
 def _read(folder: Path, name: str) -> list[Gsm8kItem]:
     items = []
     for number, row in enumerate(read_rows(folder, name, ("question", "answer")), start=1):

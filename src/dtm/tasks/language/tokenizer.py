@@ -18,6 +18,10 @@ PARTS = ("vocab.json", "merges.txt")
 """Files of Dream on the hub in place of a tokenizer.json: those of Qwen2's tokenizer."""
 
 
+PLACEHOLDER = "THE USER WRITES HERE"
+"""A message to find in a rendered template."""
+
+
 class Chat:
     """A tokenizer and its chat template."""
 
@@ -54,9 +58,21 @@ class Chat:
 
     def ask(self, messages: Messages, prefill: str = "") -> list[int]:
         """A conversation up to where the assistant writes, and the text that the answer begins with."""
+        return self.encode([self.render(messages) + prefill])[0]
+
+    def render(self, messages: Messages) -> str:
+        """A conversation in the template's text, up to where the assistant writes."""
         turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
-        text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        ids: list[int] = self._tokenizer.encode(text + prefill, add_special_tokens=False)
+        text: str = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        return text
+
+    def user_turn(self) -> list[int]:
+        """The template up to where the user writes."""
+        return self.encode([self.render(PLACEHOLDER).partition(PLACEHOLDER)[0]])[0]
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts; none is added."""
+        ids: list[list[int]] = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]
         return ids
 
     def read(self, ids: Sequence[int], special: bool = False) -> str:

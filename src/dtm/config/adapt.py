@@ -1,0 +1,101 @@
+"""Settings of `dtm adapt`: from an autoregressive model to a masked diffusion model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dtm.config.model import PretrainConfig
+from dtm.errors import require
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CorpusConfig:
+    """The chat rows to train on: shares of the rows, and how many answers are right."""
+
+    general: float = 0.3
+    """Share of general instructions, which the source model writes and answers itself."""
+    countdown: float = 0.25
+    """Share of Countdown items in the benchmark's words."""
+    arithmetic: float = 0.15
+    """Share of rows with many short lines of arithmetic."""
+    sudoku: float = 0.05
+    """Share of 4x4 Sudoku puzzles in the benchmark's words."""
+    sudoku_lines: float = 0.1
+    """Share of rows with many short lines of Sudoku puzzles."""
+    gsm8k: float = 0.15
+    """Share of GSM8K's training questions; they need corpus.data-dir."""
+    own: float = 0.0
+    """Share of your own rows; they need corpus.data."""
+    data_dir: str = "generated"
+    """Folder with the benchmarks' data sets, whose test items are kept out of the corpus; generated: none,
+    and GSM8K is left out."""
+    data: str | None = None
+    """Your own rows: JSON lines with a "prompt" (text or messages) and a "completion"."""
+    instructions: int = 4096
+    """General instructions that the source writes before training."""
+    skilled: float = 0.85
+    """Share of the training in which all answers are right, so that the model learns the tasks."""
+    right: float = 0.2
+    """Share of right answers to tasks after that: a weak base that has the skill, for reward fine-tuning. 1:
+    as skilled as it gets."""
+    lengths: tuple[int, int, int] = (288, 384, 1376)
+    """Row lengths in tokens. Each step draws one of the first two for the rows that fit into it; the others
+    have the last one."""
+
+    def __post_init__(self) -> None:
+        for name in SHARES:
+            require(getattr(self, name) >= 0, f"corpus.{name.replace('_', '-')} must not be negative")
+        require(sum(getattr(self, name) for name in SHARES) > 0, "the shares of the corpus add up to 0")
+        for name in ("skilled", "right"):
+            value = getattr(self, name)
+            require(0 <= value <= 1, f"corpus.{name} is a share in [0, 1], got {value:g}")
+        require(self.own == 0 or self.data is not None, "corpus.own needs your rows: --corpus.data FILE.jsonl")
+        require(self.instructions >= 1, "corpus.instructions must be at least 1")
+        require(
+            0 < self.lengths[0] <= self.lengths[1] <= self.lengths[2],
+            f"corpus.lengths must ascend from above 0, got {self.lengths}",
+        )
+
+
+SHARES = ("general", "countdown", "arithmetic", "sudoku", "sudoku_lines", "gsm8k", "own")
+"""Fields that are shares of the rows."""
+
+
+def _training() -> PretrainConfig:
+    return PretrainConfig(steps=1500, batch=256, settle=0.3, after_end=False, lr=6e-4, held_out=256)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdaptConfig:
+    """Everything that decides an adaptation."""
+
+    recipe: str = "smollm2"
+    """Name that the run's folder begins with: the source's."""
+    source: str = "smollm2"
+    """smollm2, a folder in the layout of Llama, Qwen2 or Qwen3, or a GGUF file."""
+    seed: int = 0
+    """Seed of every random stream."""
+    device: str = "auto"
+    """cpu, cuda, or auto: cuda where there is one."""
+    precision: Literal["float32", "bfloat16", "auto"] = "auto"
+    """Arithmetic of the passes; auto: bfloat16 on a GPU."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Fuse the model's blocks with torch.compile; auto: on a GPU."""
+    mask_token: str | None = None
+    """The token that becomes the mask, as an id or as text; none: one that text does not use."""
+    attention: Literal["full", "block"] = "full"
+    """full, or block: block-causal, with an exact cache of finished blocks in decoding."""
+    block: int = 32
+    """Block size of the decoder that the model is made for, and of block-causal attention."""
+    measured: int = 256
+    """Validation prompts of each task in the corpus that the result is measured on; 0: none."""
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    pretrain: PretrainConfig = field(default_factory=_training)
+
+    def __post_init__(self) -> None:
+        require(self.measured >= 0, f"measured must not be negative, got {self.measured}")
+        require(self.block >= 1, f"block must be at least 1, got {self.block}")
+        if self.attention == "block":
+            bad = [length for length in self.corpus.lengths if length % self.block]
+            require(not bad, f"corpus.lengths must be multiples of block {self.block}, got {bad}")

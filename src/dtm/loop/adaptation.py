@@ -1,0 +1,158 @@
+"""`dtm adapt`: an autoregressive model becomes a masked diffusion model, in a public layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dtm.config import EvaluationConfig, LanguageConfig
+from dtm.config.adapt import AdaptConfig
+from dtm.config.serialise import load_yaml, obstacles
+from dtm.engine import Decoder, LocalEngine
+from dtm.engine.collect import Collector
+from dtm.engine.orders import ORDERS
+from dtm.errors import ConfigError
+from dtm.evaluation.evaluate import evaluate
+from dtm.loop.corpus import corpus_parts, corpus_shares, prefetched
+from dtm.loop.pretraining import Pretrainer
+from dtm.masking import MaskCount, Masking
+from dtm.masking.every_block import EveryBlock
+from dtm.models.placement import Placement
+from dtm.models.source import Source, as_diffusion, load_causal
+from dtm.models.storage import save_hub
+from dtm.models.transformer import Transformer
+from dtm.runs.checkpoint import has_checkpoint
+from dtm.runs.events import Callback, JsonLines
+from dtm.runs.folder import RunFolder, write_json
+from dtm.runs.interrupts import Interrupted, Interrupts
+from dtm.runs.resume import find_run
+from dtm.tasks.corpus.mixture import Mixture
+from dtm.tasks.language.build import language_task
+from dtm.tasks.language.tokenizer import Chat
+from dtm.tasks.rewards import Scorer
+
+MEASURED = {"countdown": 64, "sudoku": 64, "gsm8k": 256}
+"""Tasks that are measured if the corpus has them, and the length of their completions."""
+
+
+def adapt(
+    config: AdaptConfig | str,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> RunFolder:
+    """Make a masked diffusion model from an autoregressive one; the result lies in a run's folder.
+
+    Args:
+        config: The name or path of a source, or all settings.
+        out: The run's folder; by default a new one under ``runs/``.
+        resume: Continue the run in ``out``, or the latest of this source.
+        callbacks: Called with every `Event`.
+
+    On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
+    """
+    config = AdaptConfig(source=config) if isinstance(config, str) else config
+    found = find_run(config.recipe, "adapt", out) if resume else None
+    if found is not None:
+        require_same(found, config)
+        if found.is_finished:
+            return found
+    corpus_shares(config.corpus)  # mistakes surface before any work
+    placement = Placement.resolve(config.device, config.precision, config.compile, nf4=False)
+    source = load_causal(config.source, mask_token=config.mask_token)
+    with Interrupts() as interrupts:
+        folder = found or RunFolder.create(config, "adapt", out)
+        adapter = new_adapter(
+            config,
+            source,
+            placement,
+            folder.path,
+            callbacks=[JsonLines(folder.metrics), *callbacks],
+            checkpoints=folder.checkpoints,
+            between=interrupts.check,
+        )
+        if has_checkpoint(folder.checkpoints):
+            adapter.resume(folder.checkpoints)
+        try:
+            bound = adapter.run()
+        except Interrupted:
+            return folder
+    adapter.save()
+    save_hub(adapter.model, source.tokenizer, folder.model)
+    write_json(folder.model / "source.json", {"name": source.name, "sha256": source.sha256})
+    measures = measure_tasks(config, adapter.model, folder.model, placement)
+    spent = {
+        "minutes": adapter.seconds / 60,
+        "tokens": adapter.tokens,
+        "tokens_per_second": adapter.tokens / adapter.seconds,
+    }
+    write_json(folder.summary, {"held_out_bound": bound, **spent, **measures})
+    return folder
+
+
+def require_same(folder: RunFolder, config: AdaptConfig) -> None:
+    """Refuse to continue an adaptation with other settings."""
+    found = "\n".join(obstacles(load_yaml(folder.config, AdaptConfig()), config))
+    if found:
+        raise ConfigError(f"{folder.path} was started with other settings:\n{found}\nStart a new run with --out")
+
+
+def new_adapter(
+    config: AdaptConfig,
+    source: Source,
+    placement: Placement,
+    folder: Path,
+    callbacks: Sequence[Callback] = (),
+    checkpoints: Path | None = None,
+    between: Callable[[], None] = lambda: None,
+) -> Pretrainer:
+    """The training that adapts a source; the instructions that the source writes first go to the folder."""
+    chat = Chat(source.tokenizer)
+    attention_block = config.block if config.attention == "block" else None
+    parts = corpus_parts(config, source.model, chat, placement, folder)
+    mixture = Mixture(
+        parts, chat, source.eos_id, config.seed, config.corpus.lengths, attention_block or 1
+    )
+    return Pretrainer(
+        as_diffusion(source.model, source.mask_id, attention_block),
+        prefetched(mixture, config),
+        adaptation_masks(config, source.eos_id),
+        config.pretrain,
+        placement,
+        seed=config.seed,
+        callbacks=callbacks,
+        checkpoints=checkpoints,
+        between=between,
+    )
+
+
+def adaptation_masks(config: AdaptConfig, eos_id: int) -> tuple[Masking, Masking]:
+    """Masks of most steps, and of the last ones.
+
+    With full attention: in any order, then in the decoder's blocks. With block-causal attention: in every
+    block at once.
+    """
+    end_id = None if config.pretrain.after_end else eos_id
+    if config.attention == "block":
+        return EveryBlock(config.block), EveryBlock(config.block, end_id)
+    return MaskCount(), MaskCount(config.block, end_id)
+
+
+def measure_tasks(
+    config: AdaptConfig, model: Transformer, folder: Path, placement: Placement
+) -> dict[str, dict[str, float]]:
+    """Accuracy on validation prompts of the tasks in the corpus, at temperature 1, one token per step."""
+    measures: dict[str, dict[str, float]] = {}
+    decoder = Decoder(order=ORDERS["max-probability"](), block=config.block, cache="prefix")
+    for kind in MEASURED.keys() & corpus_shares(config.corpus).keys() if config.measured else ():
+        settings: Any = {"kind": kind, "data_dir": config.corpus.data_dir, "prompt_length": 2048}
+        task = language_task(LanguageConfig(**settings, completion_length=MEASURED[kind]), folder)
+        engine = LocalEngine(decoder, MEASURED[kind], config.measured)
+        engine.load(model.eval())
+        collector = Collector(task, Scorer(task.reward, kind), engine)
+        with placement.autocast():
+            setting = EvaluationConfig(prompts=config.measured, completions=1)
+            measures[kind] = dict(evaluate(collector, setting, placement.device).measures)
+    return measures

@@ -1,0 +1,100 @@
+"""Countdown with the prompts of the benchmark, and arithmetic in short lines.
+
+A row of the benchmark has two hundred tokens of prompt and eight of answer. Lines of arithmetic teach the
+same skill with many times the answers per token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from fractions import Fraction
+from random import Random
+from typing import Any
+
+from dtm.tasks.arithmetic import evaluate
+from dtm.tasks.corpus.part import Example, answer_block
+from dtm.tasks.countdown.generate import NUMBERS, TARGETS
+from dtm.tasks.countdown.items import CountdownItem
+from dtm.tasks.countdown.prompts import prompt
+
+MULTIPLY = 0.15
+"""Share of expressions with * or /: of the published test items, 27 of 256 need one."""
+SHAPES = ("{}*{}+{}", "{}*{}-{}", "{}-{}*{}", "({}+{})*{}", "({}-{})*{}", "{}/{}+{}", "{}/{}-{}", "{}-{}/{}",
+          "({}+{})/{}", "({}-{})/{}")  # fmt: skip
+LINES = 12
+"""Lines of arithmetic in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Countdown:
+    """Items with an answer that reaches the target, or a careless one that does not."""
+
+    held_out: Collection[Any]
+    """Keys of items that must not occur."""
+
+    def draw(self, random: Random, right: float) -> Example:
+        """One item in the benchmark's words."""
+        item, solution = _solved(random, self.held_out)
+        while random.random() >= right:
+            careless = expression(random, item.numbers)
+            if evaluate(careless) != item.target:
+                solution = careless
+                break
+        return Example(prompt(item), answer_block(solution))
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """Lines of sums with their values, or of small Countdown items with their solutions. Always right."""
+
+    held_out: Collection[Any]
+
+    def draw(self, random: Random, right: float) -> Example:
+        """One row of lines."""
+        if random.random() < 0.5:
+            lines = [f"{text}={value}" for text, value in (_sum(random) for _ in range(LINES))]
+            return Example(f"Write {LINES} equations.", "\n".join(lines))
+        solved = [_solved(random, self.held_out) for _ in range(LINES)]
+        lines = [f"{list(item.numbers)} {item.target}: {text}" for item, text in solved]
+        return Example(f"Write {LINES} sets of three numbers, each with a target and a solution.",
+                       "\n".join(lines))  # fmt: skip
+
+
+def expression(random: Random, numbers: tuple[int, ...]) -> str:
+    """A random expression that uses each of three numbers once.
+
+    The terms of a sum keep the order of the numbers, those with a plus first: what is left to find are the
+    signs.
+    """
+    if random.random() < MULTIPLY:
+        return random.choice(SHAPES).format(*random.sample(numbers, 3))
+    signs = random.choice(("+++", "++-", "+-+", "-++", "+--", "-+-", "--+"))
+    terms = sorted(zip(signs, numbers, strict=True), key=lambda term: term[0] == "-")
+    return "".join(f"{sign}{number}" for sign, number in terms).removeprefix("+")
+
+
+def _sum(random: Random) -> tuple[str, Fraction]:
+    """An expression of any three numbers, and its value."""
+    while True:
+        text = expression(random, _numbers(random))
+        value = evaluate(text)
+        if value is not None and value.denominator == 1 and abs(value) < 1000:
+            return text, value
+
+
+def _solved(random: Random, held_out: Collection[Any]) -> tuple[CountdownItem, str]:
+    """An item that is not held out, and an expression that reaches its target."""
+    while True:
+        numbers = _numbers(random)
+        text = expression(random, numbers)
+        value = evaluate(text)
+        if value is None or value.denominator != 1 or not TARGETS[0] <= value <= TARGETS[1]:
+            continue
+        item = CountdownItem(numbers, int(value))
+        if item.key not in held_out:
+            return item, text
+
+
+def _numbers(random: Random) -> tuple[int, ...]:
+    return tuple(random.randint(NUMBERS[0], NUMBERS[1] + 1) for _ in range(3))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 
 import torch
@@ -17,6 +17,9 @@ from dtm.models.nf4 import add_nf4_layers
 from dtm.models.shape import TransformerConfig
 from dtm.models.transformer import Transformer
 from dtm.models.weights import check, fill
+
+_LATER = ("head_width", "qk_norm", "attention_block")
+"""Fields that dtm 0.1 does not know: left out at their defaults, so that it can load the model."""
 
 
 def save_model(model: Transformer, folder: Path, dtype: torch.dtype | None = None) -> None:
@@ -34,9 +37,11 @@ def save_model(model: Transformer, folder: Path, dtype: torch.dtype | None = Non
     )
     folder.mkdir(parents=True, exist_ok=True)
     save_file(weights, folder / "model.safetensors")
-    shape = asdict(model.config)
-    if shape["head_width"] is None:  # dtm 0.1 does not know this field
-        del shape["head_width"]
+    shape = {
+        field.name: getattr(model.config, field.name)
+        for field in fields(model.config)
+        if field.name not in _LATER or getattr(model.config, field.name) != field.default
+    }
     (folder / "config.json").write_text(json.dumps(shape, indent=2) + "\n", encoding="utf-8")
 
 

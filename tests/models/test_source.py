@@ -20,6 +20,7 @@ from dtm.models.gguf import load_gguf
 from dtm.models.source import SMOLLM2_FILE, as_diffusion, find_smollm2, load_causal, load_source
 from dtm.models.storage import save_hub
 from dtm.models.tokenizers import end_of_turn_id, mask_token_id
+from dtm.random import stream
 
 pytest.importorskip("transformers")
 
@@ -270,8 +271,8 @@ def test_smollm2_is_found_without_importing_its_package(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def smollm2():
-    """SmolLM2-135M-Instruct, of the file in DTM_SMOLLM2 or of the installed package."""
+def smollm2_file():
+    """The GGUF file of SmolLM2-135M-Instruct: of DTM_SMOLLM2 or of the installed package."""
     pytest.importorskip("gguf")
     path = os.environ.get("DTM_SMOLLM2")
     if path is None:
@@ -279,7 +280,12 @@ def smollm2():
             path = find_smollm2()
         except CheckpointError as problem:
             pytest.skip(f"{problem}; or name its GGUF file with DTM_SMOLLM2")
-    return load_source(path, attention_block=None, mask_token=None)
+    return path
+
+
+@pytest.fixture(scope="module")
+def smollm2(smollm2_file):
+    return load_source(smollm2_file, attention_block=None, mask_token=None)
 
 
 def test_smollm2_has_its_size_and_its_mask(smollm2):
@@ -304,3 +310,39 @@ def test_smollm2_reads_digits_spaces_and_special_tokens(smollm2):
     turns = [{"role": "user", "content": "Hi"}]
     text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     assert text.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+
+
+# ── causal logits ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_causal_model_has_the_logits_of_transformers(write_source, source):
+    from transformers import AutoModelForCausalLM
+
+    folder = write_source(source)
+    reference, model = AutoModelForCausalLM.from_pretrained(folder).eval(), load_causal(folder).model
+    tokens = torch.randint(5, 300, (3, 11), generator=stream(0, "tokens"))
+    attention = torch.arange(11) >= torch.tensor([[0], [3], [6]])
+    positions = (attention.long().cumsum(1) - 1).clamp(min=0)
+    with torch.no_grad():
+        alone = reference(tokens).logits
+        padded = reference(tokens, attention_mask=attention.long(), position_ids=positions).logits
+    assert (model.logits(tokens) - alone).abs().max() < 1e-4
+    assert (model.logits(tokens, attention) - padded)[attention].abs().max() < 1e-4
+
+
+def test_smollm2_has_the_logits_of_transformers(smollm2_file):
+    from transformers import AutoModelForCausalLM
+
+    path = Path(smollm2_file)
+    reference = AutoModelForCausalLM.from_pretrained(
+        str(path.parent), gguf_file=path.name, dtype=torch.float32
+    )
+    source = load_causal(path)
+    tokens = source.tokenizer(
+        "The capital of France is Paris, and 12 + 30 = 42.", return_tensors="pt"
+    ).input_ids
+    with torch.no_grad():
+        expected = reference(tokens).logits
+    assert (source.model.logits(tokens) - expected).abs().max() < 1e-3
+    assert torch.equal(source.model.logits(tokens).argmax(-1), expected.argmax(-1))

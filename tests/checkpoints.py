@@ -277,6 +277,70 @@ def reference() -> Callable[..., Tensor]:
     return reference_logits
 
 
+CHATML_SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<reponame>", "<empty_output>"]
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + "
+    "'<|im_end|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+SOURCE_SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 320,
+    "rope_theta": 100000.0,
+    "rms_norm_eps": 1e-5,
+    "eos_token_id": 2,
+}
+
+
+def chatml_tokenizer(**special: str) -> Any:
+    """A byte-level BPE tokenizer with single digits and SmolLM2's kind of special tokens."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"\d"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=CHATML_SPECIALS, initial_alphabet=alphabet, show_progress=False
+    )
+    bpe.train_from_iterator(["the answer is the sum of the numbers", "user assistant system"] * 9, trainer)
+    named = {"eos_token": "<|im_end|>", "bos_token": "<|im_start|>", "pad_token": "<|endoftext|>"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, **named | special)
+    tokenizer.chat_template = CHATML
+    return tokenizer
+
+
+@pytest.fixture
+def write_source(tmp_path) -> Callable[..., Path]:
+    """A random Llama, Qwen2 or Qwen3 model that `transformers` saved, with a tokenizer."""
+
+    def write(source: str, name: str = "source", **changes: Any) -> Path:
+        import transformers
+
+        kind = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}[source]
+        sizes = SOURCE_SIZES | ({"head_dim": 12} if source == "qwen3" else {}) | changes
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**sizes))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=stream(0, "source")))
+        model.save_pretrained(tmp_path / name)
+        chatml_tokenizer().save_pretrained(tmp_path / name)
+        return tmp_path / name
+
+    return write
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Published metadata and golden files, where a machine has them; they are not part of the repository."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import dtm
-from checkpoints import reference, shared_data, write_hub, write_talking  # noqa: F401, fixtures for all
+from checkpoints import reference, shared_data, write_hub, write_source, write_talking  # noqa: F401, fixtures for all
 from dtm.config import (
     CheckpointConfig,
     EvaluationConfig,

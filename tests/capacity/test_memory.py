@@ -30,6 +30,7 @@ SHAPES = [
     {"tied": True},
     {"embedding_size": 64},
     {"head_width": 24, "kv_heads": 2, "qkv_bias": True},
+    {"head_width": 24, "kv_heads": 2, "qk_norm": True},
 ]
 LLADA_8B = TransformerConfig(
     vocab_size=126464,
@@ -101,7 +102,7 @@ def saved_bytes(model: Transformer) -> int:
     return sum(value.untyped_storage().nbytes() for value in kept.values())
 
 
-@pytest.mark.parametrize("changes", [{}, {"kv_heads": 2}, {"kv_heads": 2, "head_width": 32}])
+@pytest.mark.parametrize("changes", [{}, {"kv_heads": 2}, {"kv_heads": 2, "head_width": 32, "qk_norm": True}])
 @pytest.mark.parametrize("lora", [None, LoRA(rank=8)])
 def test_activations_are_what_autograd_keeps(lora, changes):
     config = shape(**changes, layers=12)

@@ -17,7 +17,7 @@ from dtm.models.families.llada import LLADA
 from dtm.models.linears import Linear, expand, merge_groups, position_weights, replace_modules
 from dtm.random import stream
 
-SHAPES = [{}, {"kv_heads": 2, "qkv_bias": True}, {"head_width": 12, "kv_heads": 1}]
+SHAPES = [{}, {"kv_heads": 2, "qkv_bias": True}, {"head_width": 12, "kv_heads": 1, "qk_norm": True}]
 EXPERT = {"indices": (range(1, 3), range(4)), "half": "feed", "active": 2}
 ROUTED = (
     Linear(name="q", path="blocks.*.q", indices=(range(3),), inputs=8, outputs=8, half="attend"),

@@ -35,7 +35,7 @@ def moved(made: Policy) -> Policy:
     return made
 
 
-@pytest.mark.parametrize("changes", [{}, LLADA, DREAM, {**DREAM, "head_width": 12}])
+@pytest.mark.parametrize("changes", [{}, LLADA, DREAM, {**DREAM, "head_width": 12, "qk_norm": True}])
 def test_a_merged_model_is_the_adapted_one(changes):
     made = policy(**changes)
     one = merged(made.teacher)

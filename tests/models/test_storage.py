@@ -56,6 +56,15 @@ def test_the_config_of_a_plain_shape_has_the_fields_of_0_1_and_those_are_enough(
     assert dtm.load_model(folder).config == model.config
 
 
+def test_newer_fields_are_written_where_they_are_not_at_their_defaults(tmp_path):
+    sizes = {"vocab_size": 7, "mask_id": 6, "eos_id": 5, "width": 16, "layers": 1, "heads": 2}
+    shape = TransformerConfig(**sizes, qk_norm=True, attention_block=4)
+    dtm.save_model(Transformer(shape, stream(0, "test")), tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert (written["qk_norm"], written["attention_block"], "head_width" in written) == (True, 4, False)
+    assert dtm.load_model(tmp_path).config == shape
+
+
 def test_another_head_width_comes_back(tmp_path):
     shape = TransformerConfig(vocab_size=7, mask_id=6, eos_id=5, width=16, layers=1, heads=3, head_width=10)
     dtm.save_model(Transformer(shape, stream(0, "test")), tmp_path)

@@ -30,7 +30,15 @@ def sentence(length: int, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"kv_heads": 2}, {"tied": True}, {"qkv_bias": True}, {"head_width": 12, "kv_heads": 2}]
+    "changes",
+    [
+        {},
+        {"kv_heads": 2},
+        {"tied": True},
+        {"qkv_bias": True},
+        {"head_width": 12, "kv_heads": 2},
+        {"qk_norm": True, "kv_heads": 2},
+    ],
 )
 def test_a_padded_batch_equals_its_unpadded_rows(changes):
     network = model(**changes)
@@ -62,6 +70,19 @@ def test_grouped_heads_equal_full_heads_with_repeated_keys_and_values():
     full.load_state_dict(weights)
     tokens = sentence(7)[None]
     torch.testing.assert_close(grouped.hidden(tokens), full.hidden(tokens), atol=1e-5, rtol=0)
+
+
+def test_normed_queries_and_keys_forget_their_lengths():
+    network, tokens = model(qk_norm=True, norm_eps=1e-12), sentence(6)[None]
+    before = network.logits(tokens)
+    with torch.no_grad():
+        for block in network.blocks:
+            block.attention.q.weight.mul_(3.0)
+            block.attention.k.weight.mul_(0.1)
+    torch.testing.assert_close(network.logits(tokens), before, atol=1e-5, rtol=1e-4)
+    with torch.no_grad():
+        network.blocks[0].attention.q_norm.weight.mul_(3.0)
+    assert (network.logits(tokens) - before).abs().max() > 1e-3
 
 
 def test_a_stated_head_width_of_width_over_heads_changes_nothing():

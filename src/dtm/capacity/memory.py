@@ -127,9 +127,12 @@ def linear_weights(model: TransformerConfig) -> int:
 
 
 def parameters(model: TransformerConfig) -> int:
-    """P: linear layers, their biases, two norms per block and one at the end, embedding and head."""
+    """P: linear layers, their biases, two norms per block and one at the end, embedding and head.
+
+    Norms of queries and keys have E weights each.
+    """
     biases = sum(linear.count * linear.outputs for linear in model.linears() if linear.bias)
-    norms = (2 * model.layers + 1) * model.width
+    norms = (2 * model.layers + 1) * model.width + 2 * model.layers * model.head_size * model.qk_norm
     tables = (1 if model.tied else 2) * model.rows * model.width
     return linear_weights(model) + biases + norms + tables
 
@@ -184,17 +187,19 @@ def activations(model: TransformerConfig, run: TrainingShape) -> int:
 
     Autograd keeps of each block: inputs and outputs of both norms (4 D), q, k, v and the attention's result
     (2 (H + K) E), the gate before and after its nonlinearity, the up branch and their product (4 F; if
-    compiled, the two branches only: 2 F), and A x of every adapter (r each). Trained norms keep 2 D more. The
+    compiled, the two branches only: 2 F), and A x of every adapter (r each). Trained norms keep 2 D more.
+    Norms of queries and keys keep their inputs, (H + K) E, and as much again where they are trained. The
     second half of the last block keeps scored positions only.
     """
     token = run.rows * run.length * run.compute_bytes
-    extra = {"attend": model.width, "feed": model.width}  # trained norms
+    queries_keys = (model.query_width + model.kv_width) * model.qk_norm
+    extra = {"attend": model.width + queries_keys, "feed": model.width}  # trained norms
     if run.lora is not None:
         extra = dict.fromkeys(extra, 0)
         for linear in adapted_linears(model, run.lora):
             extra[linear.half] += run.lora.rank * linear.active
     branches = 2 if run.compiled and not run.nf4 else 4  # NF4 layers are not compiled
-    first = 2 * model.width + 2 * (model.query_width + model.kv_width) + extra["attend"]
+    first = 2 * model.width + 2 * (model.query_width + model.kv_width) + queries_keys + extra["attend"]
     second = 2 * model.width + branches * model.ffn + extra["feed"]
     again = min(run.recompute, model.layers)
     blocks = (model.layers - again + (again > 0)) * token * (first + second) + again * token * model.width

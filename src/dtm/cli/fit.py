@@ -35,10 +35,12 @@ def fit(arguments: list[str]) -> int:
     from dtm.methods.c_dtm import HELD
     from dtm.models.adapters import LoRA
     from dtm.models.families import read_shape
+    from dtm.models.families.settings import Asked
     from dtm.models.hub import find_folder
     from dtm.models.placement import Placement
 
-    _, shape = read_shape(find_folder(options.model))
+    # Sizes do not depend on the mask token, which some configurations leave out.
+    _, shape = read_shape(find_folder(options.model), Asked(mask_token="0", attention="full"))
     here = options.memory is None
     memory = available(Placement.resolve().device) if here else parse_size(options.memory)
     run = TrainingShape(

@@ -14,6 +14,13 @@ class ModelConfig:
 
     base: str | None = None
     """Folder or packaged name of the pretrained base π_0; none: the recipe's latest `dtm pretrain`."""
+    mask_token: str | None = None
+    """Mask token of the base, by id or text, where its files do not state it; none: as stored."""
+    attention: Literal["stored", "full", "block"] = "stored"
+    """Attention of the base, where its files do not state it: full, or causal between blocks of model.block
+    tokens; stored: as its files say, else full."""
+    block: int | None = None
+    """Tokens of a block of block attention; none: as stored."""
     width: int = 96
     """Model width."""
     layers: int = 4
@@ -32,6 +39,12 @@ class ModelConfig:
         for name in ("width", "layers", "heads", "ffn"):
             value = getattr(self, name)
             require(value >= 1, f"model.{name} must be at least 1, got {value}")
+        require(
+            (self.attention == "block") == (self.block is not None),
+            "model.attention block and model.block belong together: --model.attention block --model.block B",
+        )
+        require(self.block is None or self.block >= 1, f"model.block must be at least 1, got {self.block}")
+        require(self.mask_token != "", "model.mask-token is empty: give the id or the text of a token")
         require(
             isinstance(self.recompute, str) or self.recompute >= 0,
             f"model.recompute is auto, all, none or a number of blocks, got {self.recompute}",

@@ -20,6 +20,7 @@ from dtm.engine import ORDERS, Decoder
 from dtm.evaluation.subject import Subject
 from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import WEIGHTS as ADAPTER_WEIGHTS
+from dtm.models.families.settings import SIDECAR
 from dtm.models.weights import weight_files
 from dtm.runs.folder import environment, version
 from dtm.tasks import answers, arithmetic
@@ -107,7 +108,8 @@ def model_identity(weights: Path, adapter: Path | None = None) -> dict[str, str 
                 layout.append([name, part.get_shape(), part.get_dtype()])
                 first = part[:1].contiguous().view(torch.uint8).numpy().tobytes()
                 values.append([name, hashlib.sha256(first).hexdigest()])
-    config = (weights / "config.json").read_bytes()
+    beside = weights / SIDECAR  # mask token and attention, where config.json leaves them out
+    config = (weights / "config.json").read_bytes() + (beside.read_bytes() if beside.is_file() else b"")
     return {
         "config": hashlib.sha256(config).hexdigest()[:16],
         "layout": digest(layout),

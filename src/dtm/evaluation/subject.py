@@ -6,7 +6,7 @@ The files are found first; weights are read when they are needed.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,11 +16,12 @@ from dtm.config import LanguageConfig
 from dtm.errors import CheckpointError, require
 from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import load_adapter
+from dtm.models.families.settings import STORED, Asked
 from dtm.models.hub import find_folder
 from dtm.models.placement import Placement, Precision
 from dtm.models.storage import load_model
 from dtm.models.transformer import Transformer
-from dtm.runs.bases import find_base
+from dtm.runs.bases import asked_for, find_base
 from dtm.runs.folder import RunFolder
 from dtm.tasks.language import Chat
 
@@ -43,6 +44,8 @@ class Source:
     """Whether the weights are to be used in four bits, as the run trained above them."""
     run: RunFolder | None
     """The run that made it."""
+    asked: Asked = STORED
+    """Settings of the weights that their files leave out, as the run stated them."""
 
     @classmethod
     def find(cls, name: str) -> Source:
@@ -60,7 +63,8 @@ class Source:
         folder, config = run.finished(run.model), run.read_config()
         base = config.model.base
         if (folder / ADAPTER).is_file():
-            return cls._of_adapter(name, folder, base or _base_of(folder), config.model.nf4, run)
+            found = cls._of_adapter(name, folder, base or _base_of(folder), config.model.nf4, run)
+            return replace(found, asked=asked_for(config.model))
         # A run that trained all weights has the tokenizer of its base.
         tokenizer = find_base(config) or folder
         return cls(name, str(folder), folder, None, tokenizer, nf4=False, run=run)
@@ -92,7 +96,13 @@ class Subject:
         )
         chat = Chat.load(source.tokenizer)  # a missing tokenizer is reported before weights are read
         placement = Placement.resolve(device, precision)
-        model = load_model(source.weights, dtype=placement.dtype, device=placement.device, nf4=source.nf4)
+        model = load_model(
+            source.weights,
+            dtype=placement.dtype,
+            device=placement.device,
+            nf4=source.nf4,
+            asked=source.asked,
+        )
         require(
             len(chat) <= model.vocab_size,
             f"the tokenizer in {source.tokenizer} has {len(chat)} tokens, the model {model.vocab_size}: "

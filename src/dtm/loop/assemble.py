@@ -35,7 +35,7 @@ from dtm.models.shape import TransformerConfig
 from dtm.models.storage import check_weights
 from dtm.models.transformer import Transformer
 from dtm.random import stream
-from dtm.runs.bases import GIVEN, check_base, find_base, is_factory, load_base, no_base
+from dtm.runs.bases import GIVEN, asked_for, check_base, find_base, is_factory, load_base, no_base
 from dtm.tasks.base import Reward, Task
 from dtm.tasks.build import as_task, build_task
 from dtm.tasks.language import LanguageTask
@@ -90,7 +90,7 @@ class Assembly:
     def shape(self) -> TransformerConfig | None:
         """The shape of the base, or of one that `dtm pretrain` would make; None: not a native transformer."""
         if self.base_folder is not None:
-            return read_shape(self.base_folder)[1]
+            return read_shape(self.base_folder, asked_for(self.config.model))[1]
         if isinstance(self.given_model, Transformer):
             return self.given_model.config
         return None if self.has_base else new_shape(self.config, self.task)
@@ -154,7 +154,7 @@ class Assembly:
     def preflight(self) -> None:
         """Refuse a run whose base is incomplete, or that needs a GPU or more memory than there is."""
         if self.base_folder is not None:
-            check_weights(self.base_folder)
+            check_weights(self.base_folder, asked_for(self.config.model))
         elif not self.has_base:
             raise no_base(self.config)
         if self.shape is None or self.memory is None:
@@ -249,7 +249,8 @@ def assemble(
     placement = Placement.resolve(config.device, config.precision, config.compile, config.model.nf4)
     decoder = build_decoder(config.decoding)
     folder = _find_base(config, opened)
-    built = build_task(config.task, folder) if task is None else as_task(task, folder)
+    asked = asked_for(config.model)
+    built = build_task(config.task, folder, asked) if task is None else as_task(task, folder, asked)
     scorer = build_scorer(config, built, reward)
     require_call(scorer.function, scorer.name, built.prompts("train", 1, stream(0, "columns")).columns)
     own_reward = reward is not None or config.reward.function is not None

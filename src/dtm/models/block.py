@@ -59,6 +59,13 @@ class Attention(nn.Module):
         self.k = nn.Linear(config.width, config.kv_width, bias=config.qkv_bias)
         self.v = nn.Linear(config.width, config.kv_width, bias=config.qkv_bias)
         self.out = nn.Linear(config.query_width, config.width, bias=False)
+        self.q_norm: nn.Module | None = None
+        """Norm of each head of the queries; one weight for all heads."""
+        self.k_norm: nn.Module | None = None
+        """Norm of each head of the keys."""
+        if config.qk_norm:
+            self.q_norm = nn.RMSNorm(config.head_size, eps=config.norm_eps)
+            self.k_norm = nn.RMSNorm(config.head_size, eps=config.norm_eps)
 
     def forward(
         self,
@@ -73,6 +80,9 @@ class Attention(nn.Module):
             projected.view(*x.shape[:2], heads, -1)
             for projected, heads in zip(self._projected(x), counts, strict=True)
         )
+        if self.q_norm is not None and self.k_norm is not None:
+            # Under autocast a float32 norm returns float32; values stay in the precision of the product.
+            q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
         # Keep [B, W, H, E] until attention: transposing earlier costs a copy in the backward pass.
         q, k = rotate(q, rotation), rotate(k, rotation)
         if kept is not None:

@@ -23,11 +23,12 @@ from dtm.errors import CheckpointError, require
 from dtm.models.adapters import LoRA, adapter_weights, frozen_adapted
 from dtm.models.families import FAMILIES, read_shape
 from dtm.models.families.base import Family
+from dtm.models.families.settings import STORED, Asked, Sidecar
 from dtm.models.linears import Linear
 from dtm.models.shape import TransformerConfig
 from dtm.models.storage import without_memory
 from dtm.models.transformer import Transformer
-from dtm.models.weights import require_same_names, weight_files
+from dtm.models.weights import require_same_names, weight_files, without_tied
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _PREFIX = "base_model.model."
@@ -88,21 +89,25 @@ def read_adapter(folder: Path, shape: TransformerConfig) -> tuple[dict[str, Tens
     return {expected[name]: value for name, value in stored.items()}, lora
 
 
-def save_merged(model: Transformer, lora: LoRA, folder: Path, base: Path) -> None:
+def save_merged(model: Transformer, lora: LoRA, folder: Path, base: Path, asked: Asked = STORED) -> None:
     """Merge a model's adapter into the base's full-precision weights, and write them."""
-    merge_adapter(adapter_weights(model), lora, folder, base)
+    merge_adapter(adapter_weights(model), lora, folder, base, asked)
 
 
-def merge_adapter(weights: Mapping[str, Tensor], lora: LoRA, folder: Path, base: Path) -> None:
+def merge_adapter(
+    weights: Mapping[str, Tensor], lora: LoRA, folder: Path, base: Path, asked: Asked = STORED
+) -> None:
     """Merge an adapter into the base's full-precision weights, and write them in its layout and shards.
 
-    All other files (configuration, tokeniser, index) are copied from the base's folder.
+    All other files (configuration, tokeniser, index) are copied from the base's folder. Settings that these
+    leave out, and those ``asked`` for, are written to ``dtm.json``.
     """
     require(folder.resolve() != base.resolve(), f"{folder} is the base itself: choose another folder")
-    family, config = read_shape(base)
+    family, config = read_shape(base, asked)
     files = weight_files(base)
     names = without_memory(config).state_dict()
-    require_same_names({family.hub_name(name): name for name in names}, files, base)
+    expected = {family.hub_name(name): name for name in names}
+    require_same_names(expected, without_tied(files, family.tied_names(config)), base)
     updates = {family.hub_name(name): pair for name, pair in _updates(weights).items()}
     for name in sorted(updates.keys() - files.keys()):
         raise CheckpointError(f"{base} has no tensor {name!r}: the adapter belongs to another model")
@@ -113,6 +118,8 @@ def merge_adapter(weights: Mapping[str, Tensor], lora: LoRA, folder: Path, base:
     for path in sorted(base.iterdir()):
         if path.is_file() and path.suffix not in _WEIGHT_SUFFIXES:
             shutil.copyfile(path, folder / path.name)
+    if family.leaves_out:
+        Sidecar.of(config).write(folder)
 
 
 def _merged(weight: Tensor, update: tuple[Tensor, Tensor] | None, lora: LoRA) -> Tensor:

@@ -31,12 +31,17 @@ class TransformerConfig:
     norm_eps: float = 1e-5
     qkv_bias: bool = False
     """Biases on the query, key and value projections (Dream has them, LLaDA does not)."""
+    qk_norm: bool = False
+    """RMSNorm over each head of queries and keys, after the projection and before the rotation (Qwen3)."""
     tied: bool = False
     """Use the token embedding as the output head."""
     embedding_size: int | None = None
     """Rows of the embedding and the head, where they exceed the vocabulary; None: as many as tokens."""
     shift: int = 0
     """Offset of predictions: the state at position i predicts token i + shift (0 LLaDA, 1 Dream)."""
+    attention_block: int | None = None
+    """B of block-causal attention: a position attends to its own block and to earlier ones; 1 is causal.
+    Blocks are columns of a row, j // B. None: full attention."""
     family: str = "native"
     """Family of checkpoints whose module names adapters and exports use, for example llada."""
 

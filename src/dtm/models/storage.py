@@ -3,41 +3,87 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import shutil
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from dtm.errors import CheckpointError, require
-from dtm.models.families import read_shape
+from dtm.models.families import FAMILIES, read_shape
 from dtm.models.families.native import NATIVE
+from dtm.models.families.settings import STORED, Asked, Sidecar
 from dtm.models.hub import find_folder
 from dtm.models.nf4 import add_nf4_layers
 from dtm.models.shape import TransformerConfig
 from dtm.models.transformer import Transformer
-from dtm.models.weights import check, fill
+from dtm.models.weights import SINGLE, check, fill
+
+_LATER = ("head_width", "qk_norm", "attention_block")
+"""Fields that dtm 0.1 does not know: left out at their defaults, so that it can load the model."""
 
 
 def save_model(model: Transformer, folder: Path, dtype: torch.dtype | None = None) -> None:
     """Write weights (optionally in another dtype) and shape to ``folder``, in the native layout."""
+    weights = _plain_weights(model, dtype)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(weights, folder / "model.safetensors")
+    shape = {
+        field.name: getattr(model.config, field.name)
+        for field in fields(model.config)
+        if field.name not in _LATER or getattr(model.config, field.name) != field.default
+    }
+    (folder / "config.json").write_text(json.dumps(shape, indent=2) + "\n", encoding="utf-8")
+
+
+def save_hub(
+    model: Transformer, tokenizer: Any | None, folder: Path, dtype: torch.dtype | None = None
+) -> None:
+    """Write a model in the public layout of its family, with its tokenizer's files and ``dtm.json``.
+
+    The names are those of `transformers`; a tied head is left out. The folder is complete or absent.
+    """
+    family = FAMILIES[model.family]
+    if family.write is None:
+        raise CheckpointError(
+            f"models of the family {family.name} are not written in a public layout; use dtm.save_model"
+        )
+    require(
+        not folder.exists() or (folder.is_dir() and not any(folder.iterdir())),
+        f"{folder} is not empty: choose another folder",
+        CheckpointError,
+    )
+    weights = {family.hub_name(name): value for name, value in _plain_weights(model, dtype).items()}
+    config = family.write(model.config) | {"dtype": str(next(iter(weights.values())).dtype).split(".")[1]}
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    save_file(weights, partial / SINGLE, metadata={"format": "pt"})
+    if tokenizer is not None:
+        tokenizer.save_pretrained(partial)
+    Sidecar.of(model.config).write(partial)
+    (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    if folder.exists():
+        folder.rmdir()
+    partial.rename(folder)
+
+
+def _plain_weights(model: Transformer, dtype: torch.dtype | None) -> dict[str, Tensor]:
+    """Weights of a model without adapters, on the CPU."""
     weights = {
         name: value.detach().cpu().to(dtype or value.dtype).contiguous()
         for name, value in model.state_dict().items()
     }
-    plain = weights.keys() == without_memory(model.config).state_dict().keys()
     require(
-        plain,
+        weights.keys() == without_memory(model.config).state_dict().keys(),
         "this model has adapters or NF4 weights and cannot be saved as a plain model. Write the adapter "
         "with dtm.models.export.save_adapter, or merge it with dtm.models.export.save_merged.",
         CheckpointError,
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(weights, folder / "model.safetensors")
-    shape = asdict(model.config)
-    if shape["head_width"] is None:  # dtm 0.1 does not know this field
-        del shape["head_width"]
-    (folder / "config.json").write_text(json.dumps(shape, indent=2) + "\n", encoding="utf-8")
+    return weights
 
 
 def load_model(
@@ -46,30 +92,31 @@ def load_model(
     dtype: torch.dtype | None = None,
     device: str | torch.device = "cpu",
     nf4: bool = False,
+    asked: Asked = STORED,
 ) -> Transformer:
-    """Load a model from a folder: saved by this package, or LLaDA or Dream in the layout of the hub.
+    """Load a model from a folder: saved by this package, or of a known family in the layout of the hub.
 
     A hub name stands for its downloaded copy: ``load_model("GSAI-ML/LLaDA-8B-Instruct")``. No code from the
     folder is run. A tensor that is missing, unexpected or of another shape, a missing shard, and an
     unsupported setting are errors that name it. Without a ``dtype``, native models are loaded in float32, and
     those of the hub in the dtype they are stored in. With ``nf4`` the declared linear layers are quantised to
-    four bits while they are read.
+    four bits while they are read. ``asked`` states the mask token and the attention where the files do not.
     """
     folder = find_folder(path)
-    family, config = read_shape(folder)
+    family, config = read_shape(folder, asked)
     model = without_memory(config)
     if nf4:
         add_nf4_layers(model, model.linears())
     if dtype is None and family is NATIVE:
         dtype = torch.float32
-    fill(model, folder, family.hub_name, dtype, torch.device(device))
+    fill(model, folder, family.hub_name, dtype, torch.device(device), family.tied_names(config))
     return model
 
 
-def check_weights(folder: Path) -> None:
+def check_weights(folder: Path, asked: Asked = STORED) -> None:
     """Check files, names and shapes of a folder without reading weights; raises what `load_model` would."""
-    family, config = read_shape(folder)
-    check(without_memory(config), folder, family.hub_name)
+    family, config = read_shape(folder, asked)
+    check(without_memory(config), folder, family.hub_name, family.tied_names(config))
 
 
 def without_memory(config: TransformerConfig) -> Transformer:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from dtm.errors import CheckpointError, require
 from dtm.models.nf4 import is_nf4, quantise
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def weight_files(folder: Path) -> dict[str, Path]:
@@ -72,14 +74,19 @@ def require_same_names(expected: Mapping[str, str], found: Mapping[str, Any], so
         raise CheckpointError(f"{source} has an unexpected tensor {name!r}")
 
 
+def without_tied(files: Mapping[str, Path], tied: Mapping[str, str]) -> dict[str, Path]:
+    """Drop stored tensors that repeat another one: ``tied`` maps their names to that of the other."""
+    return {name: path for name, path in files.items() if name not in tied}
+
+
 def check(
-    model: nn.Module, folder: Path, stored_name: Callable[[str], str]
+    model: nn.Module, folder: Path, stored_name: Callable[[str], str], tied: Mapping[str, str] = _NONE
 ) -> dict[Path, list[tuple[str, str]]]:
     """Compare names and shapes with the model's, and return pairs of stored and native names for each file.
 
-    No weight is read.
+    A file may also hold a copy of a tensor that is ``tied`` to another one. No weight is read.
     """
-    files = weight_files(folder)
+    files = without_tied(weight_files(folder), tied)
     # An NF4 layer on the meta device has the shape of the full weight, which it is filled from.
     shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
     expected = {stored_name(name): name for name in shapes}
@@ -102,12 +109,34 @@ def fill(
     stored_name: Callable[[str], str],
     dtype: torch.dtype | None,
     device: torch.device,
+    tied: Mapping[str, str] = _NONE,
 ) -> None:
     """Load the weights of a model on the meta device; ``dtype`` None keeps the dtype of the files."""
-    for path, names in check(model, folder, stored_name).items():
+    places = check(model, folder, stored_name, tied)
+    _require_equal(folder, tied)
+    for path, names in places.items():
         with _opened(path) as file:
             for name, native in names:
                 place(model, native, file.get_tensor(name), dtype, device)
+
+
+def _require_equal(folder: Path, tied: Mapping[str, str]) -> None:
+    """Raise an error for a stored copy of a tied tensor that differs from the other one."""
+    files = weight_files(folder) if tied else {}
+    for name, other in tied.items():
+        if name in files:
+            first, second = (_read(files[each], each) for each in (name, other))
+            require(
+                torch.equal(first, second),
+                f"{files[name]}: {name!r} differs from {other!r}, and config.json says that they are tied",
+                CheckpointError,
+            )
+
+
+def _read(path: Path, name: str) -> Tensor:
+    with _opened(path) as file:
+        value: Tensor = file.get_tensor(name)
+        return value
 
 
 def place(

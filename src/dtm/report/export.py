@@ -14,9 +14,9 @@ from dtm.evaluation.subject import Source
 from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import WEIGHTS, merge_adapter, read_adapter
 from dtm.models.families import read_shape
+from dtm.models.tokenizers import PARTS
 from dtm.report.card import Form, model_card
 from dtm.runs.folder import RunFolder, make_folder, write_text
-from dtm.tasks.language.tokenizer import PARTS
 
 TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template*", "added_tokens.json", *PARTS)
 """Files of a base that a model with all its weights needs too."""
@@ -38,9 +38,9 @@ def export_run(run: RunFolder, out: Path, merged: bool = False) -> None:
     form: Form = "weights" if not has_adapter else "merged" if merged else "adapter"
     make_folder(out)
     if form == "merged":
-        base = Source.find(str(run.path)).weights
-        weights, lora = read_adapter(model, read_shape(base)[1])
-        merge_adapter(weights, lora, out, base)
+        source = Source.find(str(run.path))
+        weights, lora = read_adapter(model, read_shape(source.weights, source.asked)[1])
+        merge_adapter(weights, lora, out, source.weights, source.asked)
     elif form == "adapter":
         _copy((model / ADAPTER, model / WEIGHTS), out)
     else:

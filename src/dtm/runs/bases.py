@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from dtm.config import RunConfig
+from dtm.config import ModelConfig, RunConfig
 from dtm.errors import ConfigError, nearest, require
 from dtm.loading import load_object
 from dtm.models.denoiser import Denoiser
+from dtm.models.families.settings import Asked
 from dtm.models.hub import find_folder
 from dtm.models.placement import Placement
 from dtm.models.storage import load_model
@@ -24,6 +25,11 @@ GIVEN = "given as an object"
 """In place of a base's folder, for a model that was given to `dtm.train`."""
 UNTRAINED = ("penalty",)
 """Fields of a task that a base does not depend on."""
+
+
+def asked_for(model: ModelConfig) -> Asked:
+    """The settings of a configuration that precede those of the base's files."""
+    return Asked(mask_token=model.mask_token, attention=model.attention, block=model.block)
 
 
 def is_factory(base: str | None) -> bool:
@@ -80,7 +86,8 @@ def load_base(config: RunConfig, folder: Path | None, task: Task, placement: Pla
         raise no_base(config)
     # A frozen base is kept in the precision it runs in; weights that are trained stay in float32.
     dtype = torch.float32 if config.adapter.rank is None else placement.dtype
-    model = load_model(folder, dtype=dtype, device=placement.device, nf4=config.model.nf4)
+    asked = asked_for(config.model)
+    model = load_model(folder, dtype=dtype, device=placement.device, nf4=config.model.nf4, asked=asked)
     check_base(model, str(folder), config, task)
     _check_task(folder, config)
     return model

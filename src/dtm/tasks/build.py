@@ -10,11 +10,15 @@ from typing import Any
 from dtm.config import LanguageConfig, MazeConfig, MiniConfig, TaskConfig
 from dtm.config.registry import load_task_class
 from dtm.errors import ConfigError, require
+from dtm.models.families.settings import STORED, Asked
 from dtm.tasks.base import Task
 
 
-def build_task(config: TaskConfig, model: Path | None) -> Task:
-    """The task; ``model`` is the folder of the base, whose tokenizer language tasks use."""
+def build_task(config: TaskConfig, model: Path | None, asked: Asked = STORED) -> Task:
+    """The task; ``model`` is the folder of the base, whose tokenizer language tasks use.
+
+    ``asked`` states settings of the base that its files leave out.
+    """
     if isinstance(config, MazeConfig):
         return _maze(config)
     if isinstance(config, MiniConfig):
@@ -22,20 +26,20 @@ def build_task(config: TaskConfig, model: Path | None) -> Task:
     if isinstance(config, LanguageConfig):
         from dtm.tasks.language.build import language_task
 
-        return language_task(config, model)
+        return language_task(config, model, asked)
     found = load_task_class(config.kind)
     takes_config = bool(inspect.signature(found).parameters)
-    return as_task(found(config) if takes_config else found(), model)
+    return as_task(found(config) if takes_config else found(), model, asked)
 
 
-def as_task(task: Any, model: Path | None) -> Task:
+def as_task(task: Any, model: Path | None, asked: Asked = STORED) -> Task:
     """A user's object as a task: it meets the `Task` protocol, or has ``splits`` of text and a ``reward``."""
     if isinstance(task, Task):
         return task
     if hasattr(task, "splits") and callable(getattr(task, "reward", None)):
         from dtm.tasks.language.build import text_task
 
-        return text_task(task, model)
+        return text_task(task, model, asked)
     missing = [name for name in sorted(_members(Task)) if not hasattr(task, name)]
     raise ConfigError(
         f"{type(task).__name__} is not a task. Give it `splits` (a mapping from train, validation and test "

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from dtm.errors import CheckpointError, ConfigError, nearest, require
+from dtm.models.families.a2d import A2D, AUTOREGRESSIVE
 from dtm.models.families.base import Family, HubConfig
 from dtm.models.families.dream import DREAM
 from dtm.models.families.llada import LLADA
 from dtm.models.families.native import NATIVE
+from dtm.models.families.settings import STORED, Asked, completed, read_object, settled
 from dtm.models.shape import TransformerConfig
 
-FAMILIES = {family.name: family for family in (NATIVE, LLADA, DREAM)}
+FAMILIES = {family.name: family for family in (NATIVE, LLADA, DREAM, *A2D, *AUTOREGRESSIVE)}
 _BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES.values()}
 
 
-def read_shape(folder: Path) -> tuple[Family, TransformerConfig]:
-    """The family of a folder, and the shape that its ``config.json`` describes."""
+def read_shape(folder: Path, asked: Asked = STORED) -> tuple[Family, TransformerConfig]:
+    """The family of a folder, and the shape that its ``config.json`` and the settings ``asked`` describe."""
     source = folder / "config.json"
+    values = read_object(source)
+    family = _family(values.get("model_type", NATIVE.model_type), source)
+    if family.leaves_out:
+        values = completed(values, folder, asked)
     try:
-        values = json.loads(source.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise CheckpointError(f"no usable model in {folder}: {problem}") from None
-    except ValueError as problem:  # neither UTF-8 nor JSON
-        raise CheckpointError(f"no usable model in {folder}: {source.name} is damaged, {problem}") from None
-    require(isinstance(values, dict), f"{source}: not a JSON object", CheckpointError)
-    return _read(values, str(source))
+        shape = family.read(HubConfig(values, str(source)))
+        return family, settled(shape, folder, asked, family.leaves_out)
+    except ConfigError as problem:  # the values do not make a shape
+        raise CheckpointError(f"{source}: {problem}") from None
 
 
-def _read(values: dict[str, Any], source: str) -> tuple[Family, TransformerConfig]:
-    model_type = values.get("model_type", NATIVE.model_type)
+def _family(model_type: object, source: Path) -> Family:
     named = [name for name in _BY_MODEL_TYPE if name]
     require(
         model_type in _BY_MODEL_TYPE,
@@ -39,8 +39,4 @@ def _read(values: dict[str, Any], source: str) -> tuple[Family, TransformerConfi
         f"{nearest(str(model_type), named)}",
         CheckpointError,
     )
-    family = _BY_MODEL_TYPE[model_type]
-    try:
-        return family, family.read(HubConfig(values, source))
-    except ConfigError as problem:  # the values do not make a shape
-        raise CheckpointError(f"{source}: {problem}") from None
+    return _BY_MODEL_TYPE[str(model_type)]

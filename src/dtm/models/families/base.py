@@ -49,6 +49,15 @@ class HubConfig:
         self._require(isinstance(value, int | float) and not isinstance(value, bool), key, "must be a number")
         return float(self.values[key])
 
+    def first_integer(self, key: str) -> int:
+        """A required integer, or the first of a list of them."""
+        value = self.values.get(key)
+        first = value[0] if isinstance(value, list) and value else value
+        is_integer = isinstance(first, int) and not isinstance(first, bool)
+        self._require(is_integer, key, "must be an integer or a list of integers")
+        assert isinstance(first, int)
+        return first
+
     def optional(self, key: str) -> int | None:
         """An integer, or None if it is absent or null."""
         return None if self.values.get(key) is None else self.integer(key)
@@ -92,6 +101,10 @@ class Family:
     """Function that reads the shape from a configuration."""
     modules: Mapping[str, str]
     """Native module path → hub module path, with ``*`` for each index (block, expert); empty: equal."""
+    write: Callable[[TransformerConfig], dict[str, Any]] | None = None
+    """Function that makes the hub's configuration of a shape; None: this layout is only read."""
+    leaves_out: bool = False
+    """Whether ``config.json`` leaves out the mask token and the attention (see `settings`)."""
 
     def hub_name(self, native: str) -> str:
         """The hub's name of a native module, or of a tensor (``.weight`` at its end).
@@ -100,14 +113,13 @@ class Family:
         >>> LLADA.hub_name("blocks.3.attention.q.weight")
         'model.transformer.blocks.3.q_proj.weight'
         """
-        if not self.modules:
-            return native
-        pattern = _INDEX.sub("*", native)
-        module, _, tensor = pattern.rpartition(".")
-        hub = self.modules[pattern] if pattern in self.modules else f"{self.modules[module]}.{tensor}"
-        for number in _INDEX.findall(native):
-            hub = hub.replace("*", number, 1)
-        return hub
+        return renamed(native, self.modules) if self.modules else native
+
+    def tied_names(self, shape: TransformerConfig) -> dict[str, str]:
+        """Hub name of the head → that of the embedding, where they are one tensor; some files hold both."""
+        if not shape.tied:
+            return {}
+        return {self.hub_name("unembedding.weight"): self.hub_name("embedding.weight")}
 
     def hub_path(self, path: str) -> str:
         """The hub's path pattern of a native one, such as ``blocks.*.up``."""
@@ -116,3 +128,17 @@ class Family:
     def short_name(self, path: str) -> str:
         """The last part of the hub's path, such as ``up_proj``."""
         return self.hub_path(path).rpartition(".")[2]
+
+
+def renamed(native: str, modules: Mapping[str, str]) -> str:
+    """The name of a native module or tensor in another layout; ``modules`` maps path patterns.
+
+    >>> renamed("blocks.3.up.weight", {"blocks.*.up": "blk.*.ffn_up"})
+    'blk.3.ffn_up.weight'
+    """
+    pattern = _INDEX.sub("*", native)
+    module, _, tensor = pattern.rpartition(".")
+    name = modules[pattern] if pattern in modules else f"{modules[module]}.{tensor}"
+    for number in _INDEX.findall(native):
+        name = name.replace("*", number, 1)
+    return name

@@ -9,6 +9,7 @@ from typing import Any
 from dtm.config import LanguageConfig
 from dtm.errors import DataError, nearest, require
 from dtm.models.families import read_shape
+from dtm.models.families.settings import STORED, Asked
 from dtm.tasks.language import BENCHMARKS, Benchmark, Chat, LanguageTask, Row, benchmark_rows, read_own
 from dtm.tasks.language.rows import checked_rows, split_off
 from dtm.tasks.language.scores import scores
@@ -19,10 +20,10 @@ END = "<|endoftext|>"
 """Where a completion was cut: some published parsers stop at it."""
 
 
-def language_task(task: LanguageConfig, model: Path | None) -> LanguageTask:
+def language_task(task: LanguageConfig, model: Path | None, asked: Asked = STORED) -> LanguageTask:
     """A benchmark, or rows of your own; errors name what is missing: model, tokenizer or data."""
     folder = _require_model(model)
-    _, shape = read_shape(folder)
+    _, shape = read_shape(folder, asked)
     benchmark = BENCHMARKS.get(task.kind)
     splits = _own_splits(task) if benchmark is None else _splits(task, benchmark)
     reward, reward_range = None, (0.0, 1.0)
@@ -47,14 +48,14 @@ def language_task(task: LanguageConfig, model: Path | None) -> LanguageTask:
     )
 
 
-def text_task(task: Any, model: Path | None) -> LanguageTask:
+def text_task(task: Any, model: Path | None, asked: Asked = STORED) -> LanguageTask:
     """A user's object with ``splits`` of text rows and a ``reward``, as a language task.
 
     Optional attributes: ``name``, ``reward_range`` (0 to 1), ``completion_length`` (256), ``prompt_length``
     (1024), and ``metrics(completions, columns) -> dict``.
     """
     folder, name = _require_model(model), getattr(task, "name", type(task).__name__)
-    _, shape = read_shape(folder)
+    _, shape = read_shape(folder, asked)
     splits = {split: checked_rows(rows, f"{name}, {split}") for split, rows in dict(task.splits).items()}
     lost = [split for split in ("train", "validation", "test") if not splits.get(split)]
     require(not lost, f"{name} has no rows in its split {', '.join(lost)}", DataError)

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dtm.errors import ConfigError, require
+from dtm.errors import require
+from dtm.models.tokenizers import load_tokenizer
 
 Messages = str | Sequence[dict[str, str]]
 """A user's message, or a conversation as {"role": …, "content": …}."""
-PARTS = ("vocab.json", "merges.txt")
-"""Files of Dream on the hub in place of a tokenizer.json: those of Qwen2's tokenizer."""
 
 
 PLACEHOLDER = "THE USER WRITES HERE"
@@ -31,24 +30,10 @@ class Chat:
     @classmethod
     def load(cls, folder: str | Path) -> Chat:
         """The tokenizer of a model's folder; nothing is downloaded and no code of the folder is run."""
-        try:
-            # AutoTokenizer would look for model code.
-            from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
-        except ImportError:
-            raise ConfigError("text needs a tokenizer: pip install 'discrete-tilt-matching[text]'") from None
-        path = Path(folder)
-        whole = (path / "tokenizer.json").is_file()
-        lost = [name for name in PARTS if not (path / name).is_file()]
-        require(
-            whole or not lost,
-            f"no tokenizer in {path}: tokenizer.json is missing, and so is {' and '.join(lost)}, which Dream "
-            "has instead. On the hub it lies beside the weights.",
-        )
-        kind = PreTrainedTokenizerFast if whole else Qwen2Tokenizer
-        tokenizer = kind.from_pretrained(path, local_files_only=True)
+        tokenizer = load_tokenizer(Path(folder))
         require(
             tokenizer.chat_template is not None,
-            f"the tokenizer in {path} has no chat template: put one into its tokenizer_config.json, or "
+            f"the tokenizer in {folder} has no chat template: put one into its tokenizer_config.json, or "
             "beside it as chat_template.jinja",
         )
         return cls(tokenizer)

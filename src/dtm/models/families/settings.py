@@ -1,0 +1,197 @@
+"""Settings of a model that its published files leave out: the mask token, the end of a turn, the attention.
+
+Masked diffusion models made from Llama and Qwen have the configuration of their source, which states none of
+them. They are read in this order:
+
+    mask token    asked for, then dtm.json, then config.json, then the tokenizer's mask token
+    end of turn   dtm.json, then config.json
+    attention     asked for, then dtm.json, else full
+
+``dtm.json`` is a small file of this package beside the weights; `save_hub` and merged exports write it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, final
+
+from dtm.errors import CheckpointError, nearest, require
+from dtm.models.shape import TransformerConfig
+from dtm.models.tokenizers import MASKS
+
+SIDECAR = "dtm.json"
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """Settings that a user asks for; they precede those of the model's files."""
+
+    mask_token: str | None = None
+    """Id or text of the mask token; None: as stored."""
+    attention: Literal["stored", "full", "block"] = "stored"
+    block: int | None = None
+    """B of block attention."""
+
+    def __post_init__(self) -> None:
+        require(
+            (self.attention == "block") == (self.block is not None),
+            "model.attention block and model.block belong together: --model.attention block --model.block B",
+        )
+        require(self.block is None or self.block >= 1, f"model.block must be at least 1, got {self.block}")
+
+
+STORED = Asked()
+"""Nothing is asked for: all settings are those of the model's files."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sidecar:
+    """Contents of ``dtm.json``; None: not stated."""
+
+    mask_token_id: int | None = None
+    eos_token_id: int | None = None
+    """End of turn."""
+    attention: Literal["full", "block"] | None = None
+    block: int | None = None
+
+    @classmethod
+    def read(cls, folder: Path) -> Sidecar:
+        """Read the file of a folder; without one nothing is stated."""
+        source = folder / SIDECAR
+        if not source.is_file():
+            return cls()
+        values = read_object(source)
+        for key, value in values.items():
+            unknown = f"{source}: unknown key {key!r}. {nearest(key, cls.__slots__)}"
+            require(key in cls.__slots__, unknown, CheckpointError)
+            known = value in (None, "full", "block") if key == "attention" else _is_count(value)
+            rule = "full or block" if key == "attention" else "a whole number"
+            require(known, f"{source}: {key!r} is {value!r}; it must be {rule}", CheckpointError)
+        found = cls(**values)
+        require(
+            (found.attention == "block") == bool(found.block),
+            f"{source}: 'attention' is {found.attention!r} and 'block' is {found.block!r}; block attention "
+            "needs a block of at least 1, and full attention none",
+            CheckpointError,
+        )
+        return found
+
+    @classmethod
+    def of(cls, shape: TransformerConfig) -> Sidecar:
+        """State all settings of a shape."""
+        block = shape.attention_block
+        return cls(
+            mask_token_id=shape.mask_id,
+            eos_token_id=shape.eos_id,
+            attention="full" if block is None else "block",
+            block=block,
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write the settings that are stated."""
+        stated = {key: value for key, value in asdict(self).items() if value is not None}
+        (folder / SIDECAR).write_text(json.dumps(stated, indent=2) + "\n", encoding="utf-8")
+
+
+def completed(values: dict[str, Any], folder: Path, asked: Asked) -> dict[str, Any]:
+    """Add the mask token and the end of turn to the values of a ``config.json``."""
+    sidecar, found = Sidecar.read(folder), dict(values)
+    if sidecar.eos_token_id is not None:
+        found["eos_token_id"] = sidecar.eos_token_id
+    if asked.mask_token is not None:
+        found["mask_token_id"] = mask_id(folder, asked.mask_token)
+    elif sidecar.mask_token_id is not None:
+        found["mask_token_id"] = sidecar.mask_token_id
+    elif found.get("mask_token_id") is None:
+        found["mask_token_id"] = _tokenizer_mask(folder)
+    return found
+
+
+def settled(shape: TransformerConfig, folder: Path, asked: Asked, leaves_out: bool) -> TransformerConfig:
+    """Apply what is asked for to a shape, and what ``dtm.json`` says where ``config.json`` ``leaves_out``."""
+    if asked.mask_token is not None:
+        shape = replace(shape, mask_id=mask_id(folder, asked.mask_token))
+    if asked.attention != "stored":
+        return replace(shape, attention_block=asked.block)
+    if not leaves_out or shape.attention_block is not None:
+        return shape
+    sidecar = Sidecar.read(folder)
+    require(
+        sidecar.attention is not None or "bd3lm" not in _model_name(folder),
+        f"{folder} is named as a block diffusion model (bd3lm), and its files do not state the block size. "
+        "Pass --model.attention block --model.block B (32 in published ones), or write both into "
+        f"{folder / SIDECAR}",
+        CheckpointError,
+    )
+    return replace(shape, attention_block=sidecar.block)
+
+
+def mask_id(folder: Path, token: str) -> int:
+    """The id of a token, given as a number or as its text in the folder's tokenizer."""
+    if token.isdecimal():
+        return int(token)
+    found = token_ids(folder).get(token)
+    if found is None:
+        raise CheckpointError(
+            f"--model.mask-token {token}: the tokenizer in {folder} has no such token; pass its id instead"
+        )
+    return found
+
+
+def _tokenizer_mask(folder: Path) -> int:
+    """The id of the tokenizer's mask token."""
+    config, ids = _optional(folder / "tokenizer_config.json"), token_ids(folder)
+    stated = config.get("mask_token")
+    text = stated.get("content") if isinstance(stated, dict) else stated
+    for token in (text, *MASKS):
+        if token in ids:
+            return ids[token]
+    raise CheckpointError(
+        f"{folder}: no file states the mask token: neither config.json nor {SIDECAR}, and the tokenizer has "
+        "no mask token. Pass its id or text with --model.mask-token, or write it into "
+        f'{folder / SIDECAR}: {{"mask_token_id": …}}'
+    )
+
+
+def token_ids(folder: Path) -> dict[str, int]:
+    """Ids of the tokens that a folder's tokenizer files list, without building the tokenizer."""
+    ids: dict[str, int] = {}
+    ids |= _optional(folder / "vocab.json") | _optional(folder / "added_tokens.json")
+    whole = _optional(folder / "tokenizer.json")
+    vocabulary = whole.get("model", {}).get("vocab", {})
+    ids |= vocabulary if isinstance(vocabulary, dict) else {}
+    ids |= {token["content"]: token["id"] for token in whole.get("added_tokens", ())}
+    added = _optional(folder / "tokenizer_config.json").get("added_tokens_decoder", {})
+    return ids | {token["content"]: int(number) for number, token in added.items()}
+
+
+def read_object(source: Path) -> dict[str, Any]:
+    """Read a JSON object; errors name the file."""
+    try:
+        values = json.loads(source.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise CheckpointError(f"no usable model in {source.parent}: {problem}") from None
+    except ValueError as problem:  # neither UTF-8 nor JSON
+        raise CheckpointError(
+            f"no usable model in {source.parent}: {source.name} is damaged, {problem}"
+        ) from None
+    require(isinstance(values, dict), f"{source}: not a JSON object", CheckpointError)
+    return dict(values)
+
+
+def _optional(source: Path) -> dict[str, Any]:
+    return read_object(source) if source.is_file() else {}
+
+
+def _is_count(value: Any) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
+
+
+def _model_name(folder: Path) -> str:
+    """Name of a model's folder; in the hub's cache that of the repository."""
+    place = folder.resolve()
+    return (place.parents[1] if place.parent.name == "snapshots" else place).name.lower()

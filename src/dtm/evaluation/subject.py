@@ -51,6 +51,8 @@ class Source:
     def find(cls, name: str) -> Source:
         """A run's folder, an adapter's folder, a model's folder, or a hub name."""
         path = Path(name)
+        if (path / "config.yaml").is_file() and RunFolder(path).kind == "adapt":
+            return cls.find(str(RunFolder(path).finished(RunFolder(path).model)))
         if (path / "config.yaml").is_file():
             return cls._of_run(name, RunFolder(path))
         if (path / ADAPTER).is_file():

@@ -23,6 +23,8 @@ from dtm.tasks.base import Task
 
 GIVEN = "given as an object"
 """In place of a base's folder, for a model that was given to `dtm.train`."""
+SOURCES = ("smollm2",)
+"""Sources that `dtm adapt` knows by name; here they stand for the newest model adapted from them."""
 UNTRAINED = ("penalty",)
 """Fields of a task that a base does not depend on."""
 
@@ -54,6 +56,14 @@ def find_base(config: RunConfig) -> Path | None:
             return folder
     if "/" in base or Path(base).is_dir():
         return find_folder(base)
+    adapted = RunFolder.adapted(base)
+    if adapted is not None:
+        return adapted.model
+    require(
+        base not in SOURCES,
+        f"model.base: there is no adapted {base} under {RUNS}/. Make one with `dtm adapt {base}`, or name a "
+        "folder with --model.base",
+    )
     names = [path.name for path in shipped.glob("*")] if shipped.is_dir() else []
     raise ConfigError(
         f"model.base: no model in {base!r}, neither as a folder nor shipped. {nearest(base, names)}"

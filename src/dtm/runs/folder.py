@@ -78,6 +78,13 @@ class RunFolder:
         newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
         return None if newest is None else cls(newest.parents[1])
 
+    @classmethod
+    def adapted(cls, source: str) -> RunFolder | None:
+        """The newest finished adaptation of a source under ``runs/``, if there is one."""
+        found = RUNS.glob(f"{source}-adapt-*/summary.json")
+        newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
+        return None if newest is None else cls(newest.parent)
+
     @property
     def config(self) -> Path:
         """The resolved configuration."""

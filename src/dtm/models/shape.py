@@ -37,6 +37,9 @@ class TransformerConfig:
     """Rows of the embedding and the head, where they exceed the vocabulary; None: as many as tokens."""
     shift: int = 0
     """Offset of predictions: the state at position i predicts token i + shift (0 LLaDA, 1 Dream)."""
+    attention_block: int | None = None
+    """B of block-causal attention: a position attends to its own block and to earlier ones; 1 is causal.
+    Blocks are columns of a row, j // B. None: full attention."""
     family: str = "native"
     """Family of checkpoints whose module names adapters and exports use, for example llada."""
 
@@ -70,7 +73,8 @@ class TransformerConfig:
         2 P + 4 · layers · L · H E per computed position, which attends to L = ``attended`` ones, and
         2 (P₂ + V D) per scored one, where P₂ are the weights of the last block's second half and P those of
         the other linear layers. A multiplication and its addition are two operations. Norms, nonlinearities
-        and softmax are left out, a few percent.
+        and softmax are left out, a few percent. Under block-causal attention the length of a row is an upper
+        bound of L: kernels that take a mask compute masked products too.
         """
         all_positions, scored_only = position_weights(self.linears(), self.layers)
         position = 2 * all_positions + 4 * self.layers * attended * self.query_width
@@ -99,6 +103,10 @@ class TransformerConfig:
             f"embedding_size {self.embedding_size} is smaller than the vocabulary of {self.vocab_size}",
         )
         require(self.shift in (0, 1), f"shift is 0 or 1, got {self.shift}")
+        require(
+            self.attention_block is None or self.attention_block >= 1,
+            f"attention_block must be at least 1, got {self.attention_block}",
+        )
 
 
 @functools.cache  # FLOPs are counted for every pass

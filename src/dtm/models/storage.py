@@ -35,8 +35,9 @@ def save_model(model: Transformer, folder: Path, dtype: torch.dtype | None = Non
     folder.mkdir(parents=True, exist_ok=True)
     save_file(weights, folder / "model.safetensors")
     shape = asdict(model.config)
-    if shape["head_width"] is None:  # dtm 0.1 does not know this field
-        del shape["head_width"]
+    for name in ("head_width", "attention_block"):  # earlier versions do not know these fields
+        if shape[name] is None:
+            del shape[name]
     (folder / "config.json").write_text(json.dumps(shape, indent=2) + "\n", encoding="utf-8")
 
 

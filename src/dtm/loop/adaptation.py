@@ -17,7 +17,7 @@ from dtm.evaluation.evaluate import evaluate
 from dtm.loop.corpus import corpus_parts, corpus_shares, prefetched
 from dtm.loop.pretraining import Pretrainer
 from dtm.masking import MaskCount, Masking
-from dtm.masking.every_block import EveryBlock
+
 from dtm.models.placement import Placement
 from dtm.models.source import Source, as_diffusion, load_causal
 from dtm.models.storage import save_hub
@@ -136,6 +136,7 @@ def adaptation_masks(config: AdaptConfig, eos_id: int) -> tuple[Masking, Masking
     """
     end_id = None if config.pretrain.after_end else eos_id
     if config.attention == "block":
+        from dtm.masking.every_block import EveryBlock
         return EveryBlock(config.block), EveryBlock(config.block, end_id)
     return MaskCount(), MaskCount(config.block, end_id)
 
@@ -145,7 +146,7 @@ def measure_tasks(
 ) -> dict[str, dict[str, float]]:
     """Accuracy on validation prompts of the tasks in the corpus, at temperature 1, one token per step."""
     measures: dict[str, dict[str, float]] = {}
-    decoder = Decoder(order=ORDERS["max-probability"](), block=config.block, cache="prefix")
+    decoder = Decoder(order=ORDERS["max-probability"](), block=config.block, cache="none")
     for kind in MEASURED.keys() & corpus_shares(config.corpus).keys() if config.measured else ():
         settings: Any = {"kind": kind, "data_dir": config.corpus.data_dir, "prompt_length": 2048}
         task = language_task(LanguageConfig(**settings, completion_length=MEASURED[kind]), folder)

@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from dtm.models.cache import Kept, replaced
 from dtm.models.low_rank import projections
 from dtm.models.shape import TransformerConfig
+from dtm.models.visibility import Visible
 
 Rotation = tuple[Float[Tensor, "*rows W 1 C"], Float[Tensor, "*rows W 1 C"]]
 """Cosine and sine of the rotary angles: computed once per pass, shared by all heads and blocks. Rows whose
@@ -46,7 +47,7 @@ def rotate(x: Float[Tensor, "B W H E"], rotation: Rotation) -> Float[Tensor, "B 
 
 
 class Attention(nn.Module):
-    """Full (not causal) attention; padded keys are never attended to."""
+    """Attention to the positions that the model's mask allows; padded keys are never attended to."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -71,10 +72,10 @@ class Attention(nn.Module):
         self,
         x: Float[Tensor, "B W D"],
         rotation: Rotation,
-        mask: Bool[Tensor, "B 1 1 L"] | None,
+        mask: Visible,
         kept: Kept | None = None,
     ) -> Float[Tensor, "B W M"]:
-        """Attention of the given positions to all real ones, cached ones included; `out` is applied later."""
+        """Attention of the given positions to visible ones, cached ones included; `out` is applied later."""
         counts = self.heads, self.kv_heads, self.kv_heads
         q, k, v = (
             projected.view(*x.shape[:2], heads, -1)
@@ -89,7 +90,10 @@ class Attention(nn.Module):
             k, v = replaced(kept, k, v)
         grouped = self.kv_heads != self.heads
         q, k, v = (each.transpose(1, 2) for each in (q, k, v))
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
+        tensor = mask if isinstance(mask, Tensor) else None
+        mixed = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=tensor, is_causal=mask is not None and tensor is None, enable_gqa=grouped
+        )
         return mixed.transpose(1, 2).flatten(2)
 
     def _projected(self, x: Float[Tensor, "B W D"]) -> tuple[Tensor, ...]:
@@ -118,10 +122,10 @@ class Block(nn.Module):
         self,
         x: Float[Tensor, "B W D"],
         rotation: Rotation,
-        mask: Bool[Tensor, "B 1 1 L"] | None,
+        mask: Visible,
         kept: Kept | None = None,
     ) -> Float[Tensor, "B W M"]:
-        """Run the first half: attention over all positions."""
+        """Run the first half: attention over all positions that the mask allows."""
         return self.attention(self.attention_norm(x), rotation, mask, kept)
 
     def attend_modules(self) -> list[nn.Module]:

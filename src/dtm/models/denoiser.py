@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from dtm.errors import ConfigError
 from dtm.models.linears import Linear
 
 EXCLUDED = -1e9
@@ -20,13 +21,16 @@ EXCLUDED = -1e9
 
 
 class Denoiser(nn.Module, ABC):
-    """π_θ(v | x_t, i): a bidirectional model of the clean token at each masked position."""
+    """π_θ(v | x_t, i): a model of the clean token at each masked position."""
 
     vocab_size: int
     mask_id: int
     eos_id: int
     shift: int = 0
     """0: the state at position i predicts token i (LLaDA); 1: the state at i − 1 does (Dream)."""
+    attention_block: int | None = None
+    """B of block-causal attention: a position attends to its own block of B columns and to earlier ones.
+    None: full attention."""
     fp8: bool = False
     """Whether its linear layers are in eight bits; it then only approximates the model it was made from."""
     compiled: bool = False
@@ -49,6 +53,22 @@ class Denoiser(nn.Module, ABC):
         """Final hidden states at flat positions; override to skip unused positions."""
         return self.hidden(tokens, attention).flatten(0, 1).index_select(0, at)
 
+    def hidden_doubled(
+        self,
+        tokens: Int[Tensor, "B L"],
+        clean: Int[Tensor, "B L"],
+        attention: Bool[Tensor, "B L"] | None,
+        at: Int[Tensor, " N"],
+    ) -> Float[Tensor, "N D"]:
+        """Final hidden states that predict flat positions of x_t, each given the clean blocks before its own.
+
+        One pass over x_t and x_1 side by side; only models with block-causal attention have it.
+        """
+        raise ConfigError(
+            f"a {type(self).__name__} with full attention has no pass over x_t and x_1 side by side: every "
+            "state would see the clean tokens. Mask one block at a time (`MaskCount`)."
+        )
+
     @abstractmethod
     def head(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N W"]:
         """Logits of chosen hidden states; columns beyond the vocabulary are ignored."""
@@ -59,16 +79,23 @@ class Denoiser(nn.Module, ABC):
         attention: Bool[Tensor, "B L"] | None,
         where: Bool[Tensor, "B L"] | Int[Tensor, " N"],
         head: bool = True,
+        clean: Int[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "N V"]:
         """Log π_θ, in float32 or better, at the positions ``where``: a mask, or its flat indices.
 
         Indices avoid a synchronisation with the device. Without the ``head`` it returns the hidden states
-        that predict these positions, so that `log_pi` can be applied to parts of them.
+        that predict these positions, so that `log_pi` can be applied to parts of them. With ``clean``, x_1,
+        each position is predicted given x_t in its own block and x_1 in the blocks before it.
         """
         positions = where.flatten().nonzero().squeeze(1) if where.dtype == torch.bool else where
-        rows = predictors(positions, attention, tokens.shape, self.shift)
-        states = self.hidden_at(tokens, attention, rows)
-        self.report_pass(tokens.numel(), tokens.shape[1], len(rows), states.requires_grad)
+        computed = tokens.numel()
+        if clean is None:
+            rows = predictors(positions, attention, tokens.shape, self.shift)
+            states = self.hidden_at(tokens, attention, rows)
+        else:
+            states = self.hidden_doubled(tokens, clean, attention, positions)
+            computed *= 2
+        self.report_pass(computed, tokens.shape[1], len(positions), states.requires_grad)
         return self.log_pi(states) if head else states
 
     def log_pi(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:

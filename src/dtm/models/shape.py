@@ -75,7 +75,8 @@ class TransformerConfig:
         2 P + 4 · layers · L · H E per computed position, which attends to L = ``attended`` ones, and
         2 (P₂ + V D) per scored one, where P₂ are the weights of the last block's second half and P those of
         the other linear layers. A multiplication and its addition are two operations. Norms, nonlinearities
-        and softmax are left out, a few percent.
+        and softmax are left out, a few percent. Under block-causal attention the length of a row is an upper
+        bound of L: kernels that take a mask compute masked products too.
         """
         all_positions, scored_only = position_weights(self.linears(), self.layers)
         position = 2 * all_positions + 4 * self.layers * attended * self.query_width
@@ -104,6 +105,10 @@ class TransformerConfig:
             f"embedding_size {self.embedding_size} is smaller than the vocabulary of {self.vocab_size}",
         )
         require(self.shift in (0, 1), f"shift is 0 or 1, got {self.shift}")
+        require(
+            self.attention_block is None or self.attention_block >= 1,
+            f"attention_block must be at least 1, got {self.attention_block}",
+        )
 
 
 @functools.cache  # FLOPs are counted for every pass

@@ -1,4 +1,4 @@
-"""The native bidirectional transformer: pre-norm, rotary positions, gated feed-forward.
+"""The native transformer: pre-norm, rotary positions, gated feed-forward, full or block-causal attention.
 
 One implementation for models from half a million parameters up to LLaDA and Dream, which need grouped-query
 heads, biases on q, k and v, and tied weights.
@@ -20,10 +20,11 @@ from torch.utils.checkpoint import checkpoint
 
 from dtm.models.block import RESIDUAL, Block, rotary
 from dtm.models.cache import Kept, KeyValues
-from dtm.models.denoiser import Denoiser
+from dtm.models.denoiser import Denoiser, predictors
 from dtm.models.linears import Linear
 from dtm.models.recording import Recording
 from dtm.models.shape import TransformerConfig
+from dtm.models.visibility import Visible, block_causal, doubled, doubled_predictors
 
 COMPILATIONS = 64
 """Limit of recompilations of one function by torch.compile; torch's default is 8."""
@@ -51,7 +52,7 @@ class Transformer(Denoiser):
         super().__init__()
         self.config = config
         self.vocab_size, self.mask_id, self.eos_id = config.vocab_size, config.mask_id, config.eos_id
-        self.shift, self.family = config.shift, config.family
+        self.shift, self.family, self.attention_block = config.shift, config.family, config.attention_block
         self.embedding = nn.Embedding(config.rows, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=config.norm_eps)
@@ -77,17 +78,31 @@ class Transformer(Denoiser):
             x, mixed = self.recording(tokens)
         else:
             x, mixed = self._trunk(tokens, attention, cache, start)
-        if at is not None:
-            x, mixed = (every.flatten(0, 1).index_select(0, at) for every in (x, mixed))
-        last = len(self.blocks) - 1
-        states: Tensor = self.norm(self._run(last, self._feed, self.blocks[last], x, mixed))
-        return states
+        return self._finish(x, mixed, at)
 
     def hidden_at(
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None, at: Int[Tensor, " N"]
     ) -> Float[Tensor, "N D"]:
         """Final hidden states at flat positions; the last half block runs at these only."""
         return self.hidden(tokens, attention, at=at)
+
+    def hidden_doubled(
+        self,
+        tokens: Int[Tensor, "B L"],
+        clean: Int[Tensor, "B L"],
+        attention: Bool[Tensor, "B L"] | None,
+        at: Int[Tensor, " N"],
+    ) -> Float[Tensor, "N D"]:
+        """Final hidden states that predict flat positions of x_t, each given the clean blocks before its own.
+
+        One pass over rows of 2 L positions, x_t and then x_1 (see `visibility.doubled`).
+        """
+        block, length = self.attention_block, tokens.shape[1]
+        if block is None:
+            return super().hidden_doubled(tokens, clean, attention, at)
+        rows = predictors(at, attention, tokens.shape, self.shift)
+        x, mixed = self._trunk(torch.cat([tokens, clean], dim=1), attention, halves=2)
+        return self._finish(x, mixed, doubled_predictors(at, rows, length, block))
 
     def fill(
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None, cache: KeyValues
@@ -101,15 +116,21 @@ class Transformer(Denoiser):
         attention: Bool[Tensor, "B L"] | None = None,
         cache: KeyValues | None = None,
         start: Int[Tensor, " B"] | None = None,
+        halves: int = 1,
     ) -> tuple[Float[Tensor, "B W D"], Float[Tensor, "B W M"]]:
-        """Run all blocks but the last half: the input of the last block, and the result of its attention."""
-        mask = None if attention is None else attention[:, None, None, :]
-        length = tokens.shape[1] if cache is None else cache.length
+        """Run all blocks but the last half: the input of the last block, and the result of its attention.
+
+        With two ``halves`` the rows are those of the doubled pass.
+        """
+        length = tokens.shape[1] // halves if cache is None else cache.length
         rotation = rotary(length, self.config.head_size, self.config.rope_base, tokens.device)
         where = None
         if start is not None:
             where = start[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
             rotation = (rotation[0][where], rotation[1][where])
+        elif halves == 2:
+            rotation = (torch.cat([rotation[0]] * 2), torch.cat([rotation[1]] * 2))
+        mask = self._visible(attention, length, where, halves, tokens.device)
         attend = self._prepared(Block.attend)
 
         def attended(block: Block, x: Tensor, kept: Kept | None) -> Tensor:
@@ -125,6 +146,35 @@ class Transformer(Denoiser):
         for number in range(last):
             x = self._run(number, through, self.blocks[number], x, kept[number])
         return x, self._run(last, attended, self.blocks[last], x, kept[last])
+
+    def _finish(
+        self, x: Float[Tensor, "B W D"], mixed: Float[Tensor, "B W M"], at: Int[Tensor, " N"] | None
+    ) -> Float[Tensor, "B W D"] | Float[Tensor, "N D"]:
+        """Run the last half block and the norm, at all positions or at some flat ones."""
+        if at is not None:
+            x, mixed = (every.flatten(0, 1).index_select(0, at) for every in (x, mixed))
+        last = len(self.blocks) - 1
+        states: Tensor = self.norm(self._run(last, self._feed, self.blocks[last], x, mixed))
+        return states
+
+    def _visible(
+        self,
+        attention: Bool[Tensor, "B L"] | None,
+        length: int,
+        where: Int[Tensor, "B W"] | None,
+        halves: int,
+        device: torch.device,
+    ) -> Visible:
+        """Return which keys the positions of a pass attend to; all blocks share it."""
+        block = self.attention_block
+        if block is None:
+            return None if attention is None else attention[:, None, None, :]
+        if halves == 2:
+            return doubled(attention, length, block, device)
+        if block == 1 and attention is None and where is None:
+            return "causal"
+        whole = torch.arange(length, device=device)[None]
+        return block_causal(attention, whole if where is None else where, length, block)
 
     def _run(self, number: int, part: Callable[..., Tensor], *inputs: Any) -> Tensor:
         """Run a part of a block, with activation checkpointing if the block is one to recompute."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -88,15 +88,28 @@ class Sequences:
         return Sequences(self.tokens[rows], self.attention[rows], self.is_completion[rows])
 
 
+def prompt_width(is_completion: Bool[Tensor, "B L"]) -> Int[Tensor, ""]:
+    """Columns before the first completion position of any row."""
+    return is_completion.any(0).int().argmax()
+
+
 @dataclass(frozen=True, slots=True)
 class Completions(Sequences):
-    """Finished sequences of an engine, not yet rewarded."""
+    """Finished sequences of an engine, not yet rewarded.
+
+    Rows may be wider than prompt and completion: engines pad further on the left where blocks need it.
+    """
 
     revealed_at: Int[Tensor, "N L"]
     """The decoding step that revealed each token; -1 on the prompt."""
     log_prob: Float[Tensor, "N L"]
     """log π of each token, at temperature 1, at the step that revealed it; 0 on the prompt and on end tokens
     that were filled in after an early end."""
+
+    @property
+    def written(self) -> Int[Tensor, "N C"]:
+        """The completions without their prompts."""
+        return self.tokens[:, int(prompt_width(self.is_completion)) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +128,10 @@ class Rollouts(Completions):
         return Rollouts(**{name: getattr(self, name)[rows] for name in ROLLOUT_TENSORS}, tilt=self.tilt)
 
 
-COMPLETION_TENSORS = ("tokens", "attention", "is_completion", "revealed_at", "log_prob")
+SEQUENCE_TENSORS = ("tokens", "attention", "is_completion")
+COMPLETION_TENSORS = (*SEQUENCE_TENSORS, "revealed_at", "log_prob")
 ROLLOUT_TENSORS = (*COMPLETION_TENSORS, "reward", "group")
+Rows = TypeVar("Rows", bound=Sequences)
 
 
 def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
@@ -127,18 +142,24 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
     return Rollouts(**joined, tilt=parts[0].tilt)
 
 
-def _widen(part: Rollouts, width: int) -> Rollouts:
+def aligned(rows: Rows, block: int | None) -> Rows:
+    """Pad rows further on the left until their completions begin at a multiple of ``block``.
+
+    Models with block-causal attention need this: their blocks are columns. None: the rows as they are.
+    """
+    if block is None:
+        return rows
+    return _widen(rows, rows.tokens.shape[1] + -int(prompt_width(rows.is_completion)) % block)
+
+
+def _widen(part: Rows, width: int) -> Rows:
     short = width - part.tokens.shape[1]
     if short == 0:
         return part
-    return replace(
-        part,
-        tokens=F.pad(part.tokens, (short, 0)),
-        attention=F.pad(part.attention, (short, 0), value=False),
-        is_completion=F.pad(part.is_completion, (short, 0), value=False),
-        revealed_at=F.pad(part.revealed_at, (short, 0), value=-1),
-        log_prob=F.pad(part.log_prob, (short, 0)),
-    )
+    filler = {"revealed_at": -1}  # elsewhere 0, or false
+    names = COMPLETION_TENSORS if isinstance(part, Completions) else SEQUENCE_TENSORS
+    padded = {name: F.pad(getattr(part, name), (short, 0), value=filler.get(name, 0)) for name in names}
+    return replace(part, **padded)
 
 
 @dataclass(frozen=True, slots=True)

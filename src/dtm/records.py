@@ -211,18 +211,28 @@ class MaskedStates:
     """Sum of ``row_length`` over the whole batch, for losses that weight all tokens equally."""
     draws: int = 1
     """Rows of one sequence, next to each other: some methods mask a sequence several times."""
+    position_weight: Float[Tensor, "B L"] | None = None
+    """A further factor of each position, where positions of a row differ; None: 1."""
+    doubled: bool = False
+    """Whether each block is scored given the clean blocks before it, which takes a pass over x_t and x_1."""
     scored: Int[Tensor, " N"] = field(init=False)
     """S as flat indices, row by row; finding them waits for the device, so it is done once."""
     row: Int[Tensor, " N"] = field(init=False)
     """The row of each of them."""
     x1: Int[Tensor, " N"] = field(init=False)
     """The clean token at each of them."""
+    weight: Float[Tensor, " N"] = field(init=False)
+    """The factor on the loss at each of them: ``row_weight``, times ``position_weight`` if there is one."""
 
     def __post_init__(self) -> None:
         scored = self.eligible.flatten().nonzero().squeeze(1)
         object.__setattr__(self, "scored", scored)
         object.__setattr__(self, "row", scored // self.eligible.shape[1])
         object.__setattr__(self, "x1", self.clean.flatten()[scored])
+        weight = self.row_weight[self.row]
+        if self.position_weight is not None:
+            weight = weight * self.position_weight.flatten()[scored]
+        object.__setattr__(self, "weight", weight)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -232,12 +242,17 @@ class MaskedStates:
         """Sequences behind the rows."""
         return len(self) // self.draws
 
+    @property
+    def context(self) -> Int[Tensor, "B L"] | None:
+        """x_1 where the model must be given it beside x_t; else None."""
+        return self.clean if self.doubled else None
+
     def select(self, sequences: slice | Int[Tensor, " N"]) -> MaskedStates:
         """The states of the given sequences, each with all its draws."""
         rows = sequences if self.draws == 1 else self._rows(sequences)
-        names = ("tokens", "clean", "eligible", "row_weight", "row_length")
-        attention = None if self.attention is None else self.attention[rows]
-        return replace(self, attention=attention, **{name: getattr(self, name)[rows] for name in names})
+        names: tuple[str, ...] = ("tokens", "clean", "eligible", "row_weight", "row_length")
+        names += tuple(name for name in ("attention", "position_weight") if getattr(self, name) is not None)
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     def _rows(self, sequences: slice | Int[Tensor, " N"]) -> Int[Tensor, " M"]:
         grid = torch.arange(len(self), device=self.tokens.device).view(-1, self.draws)

@@ -15,7 +15,7 @@ from dtm.loop.state import load_optimizer, optimizer_tensors
 from dtm.masking import MaskCount
 from dtm.methods import mdm_loss
 from dtm.random import stream
-from dtm.records import Sequences
+from dtm.records import Sequences, aligned
 from dtm.runs.checkpoint import Checkpoint, load_latest, save_checkpoint
 from dtm.runs.events import Callback, Event
 from dtm.runs.interrupts import Interrupted
@@ -62,9 +62,8 @@ class Pretrainer:
         self._begin = time.perf_counter()
         self._clock = self._begin, self.step
         self._drawn: tuple[int, Sequences] | None = None
-        self._held_out = self.task.examples(
-            "validation", settings.held_out, stream(0, "held-out", device=device)
-        )
+        held_out = self.task.examples("validation", settings.held_out, stream(0, "held-out", device=device))
+        self._held_out = aligned(held_out, self.model.attention_block)
 
     def run(self) -> float:
         """Train to the end and return the held-out bound, in nats per sequence."""
@@ -133,7 +132,8 @@ class Pretrainer:
         if self._drawn is None or self._drawn[0] != draw:
             source = stream(self.config.seed, "examples", draw, device=self.device)
             progress = draw * AHEAD / self.config.pretrain.steps
-            self._drawn = draw, self.task.examples("train", AHEAD * batch, source, progress)
+            drawn = self.task.examples("train", AHEAD * batch, source, progress)
+            self._drawn = draw, aligned(drawn, self.model.attention_block)
         return self._drawn[1].part(slice(place * batch, (place + 1) * batch))
 
     @torch.no_grad()

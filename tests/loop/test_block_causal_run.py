@@ -21,6 +21,11 @@ from dtm.random import stream
 from dtm.records import Cost
 
 
+def variety(prompts, completions, **columns) -> list[float]:
+    """A reward that differs between completions of random weights: the share of distinct cells."""
+    return [len(set(map(str, path))) / max(len(path), 1) for path in completions]
+
+
 @pytest.fixture
 def blockwise(tiny, tmp_path) -> RunConfig:
     """The tiny maze with prompts of 3 tokens, a block-causal base of random weights, and blocks of 2."""
@@ -34,9 +39,11 @@ def blockwise(tiny, tmp_path) -> RunConfig:
 
 
 def test_a_run_decodes_with_the_prefix_cache_and_needs_no_audit(blockwise, tmp_path):
-    run = dtm.train(blockwise, out=tmp_path / "run")
+    run = dtm.train(blockwise, reward=variety, out=tmp_path / "run")
     events = (run.path / "metrics.jsonl").read_text(encoding="utf-8")
     assert '"audit"' not in events
+    changed = zip(run.model.parameters(), dtm.load_model(blockwise.model.base).parameters(), strict=True)
+    assert any(not torch.equal(*pair) for pair in changed)
     assert run.model.attention_block == 2
     assert run.sample(prompts=2)
     assert run.evaluate(EvaluationConfig(prompts=2)).measures
@@ -72,7 +79,7 @@ def test_estimates_count_the_prefix_cache_and_whole_blocks(blockwise):
 
 def test_masks_in_every_block_train_c_dtm(blockwise, make_trainer):
     """The gradient of a batch and the meter accept states that need the doubled pass."""
-    trainer = make_trainer(blockwise)
+    trainer = make_trainer(blockwise, reward=variety)
     object.__setattr__(trainer.learner, "masking", EveryBlock(2))
     before = [parameter.clone() for parameter in trainer.policy.trained()]
     doubled = Transformer.hidden_doubled

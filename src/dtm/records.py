@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -92,15 +92,28 @@ class Sequences:
         return Sequences(self.tokens.to(device), self.attention.to(device), self.is_completion.to(device))
 
 
+def prompt_width(is_completion: Bool[Tensor, "B L"]) -> Int[Tensor, ""]:
+    """Columns before the first completion position of any row."""
+    return is_completion.any(0).int().argmax()
+
+
 @dataclass(frozen=True, slots=True)
 class Completions(Sequences):
-    """Finished sequences of an engine, not yet rewarded."""
+    """Finished sequences of an engine, not yet rewarded.
+
+    Rows may be wider than prompt and completion: engines pad further on the left where blocks need it.
+    """
 
     revealed_at: Int[Tensor, "N L"]
     """The decoding step that revealed each token; -1 on the prompt."""
     log_prob: Float[Tensor, "N L"]
     """log π of each token, at temperature 1, at the step that revealed it; 0 on the prompt and on end tokens
     that were filled in after an early end."""
+
+    @property
+    def written(self) -> Int[Tensor, "N C"]:
+        """The completions without their prompts."""
+        return self.tokens[:, int(prompt_width(self.is_completion)) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +132,10 @@ class Rollouts(Completions):
         return Rollouts(**{name: getattr(self, name)[rows] for name in ROLLOUT_TENSORS}, tilt=self.tilt)
 
 
-COMPLETION_TENSORS = ("tokens", "attention", "is_completion", "revealed_at", "log_prob")
+SEQUENCE_TENSORS = ("tokens", "attention", "is_completion")
+COMPLETION_TENSORS = (*SEQUENCE_TENSORS, "revealed_at", "log_prob")
 ROLLOUT_TENSORS = (*COMPLETION_TENSORS, "reward", "group")
+Rows = TypeVar("Rows", bound=Sequences)
 
 
 def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
@@ -131,18 +146,24 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
     return Rollouts(**joined, tilt=parts[0].tilt)
 
 
-def _widen(part: Rollouts, width: int) -> Rollouts:
+def aligned(rows: Rows, block: int | None) -> Rows:
+    """Pad rows further on the left until their completions begin at a multiple of ``block``.
+
+    Models with block-causal attention need this: their blocks are columns. None: the rows as they are.
+    """
+    if block is None:
+        return rows
+    return _widen(rows, rows.tokens.shape[1] + -int(prompt_width(rows.is_completion)) % block)
+
+
+def _widen(part: Rows, width: int) -> Rows:
     short = width - part.tokens.shape[1]
     if short == 0:
         return part
-    return replace(
-        part,
-        tokens=F.pad(part.tokens, (short, 0)),
-        attention=F.pad(part.attention, (short, 0), value=False),
-        is_completion=F.pad(part.is_completion, (short, 0), value=False),
-        revealed_at=F.pad(part.revealed_at, (short, 0), value=-1),
-        log_prob=F.pad(part.log_prob, (short, 0)),
-    )
+    filler = {"revealed_at": -1}  # elsewhere 0, or false
+    names = COMPLETION_TENSORS if isinstance(part, Completions) else SEQUENCE_TENSORS
+    padded = {name: F.pad(getattr(part, name), (short, 0), value=filler.get(name, 0)) for name in names}
+    return replace(part, **padded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,18 +215,28 @@ class MaskedStates:
     """Sum of ``row_length`` over the whole batch, for losses that weight all tokens equally."""
     draws: int = 1
     """Rows of one sequence, next to each other: some methods mask a sequence several times."""
+    position_weight: Float[Tensor, "B L"] | None = None
+    """A further factor of each position, where positions of a row differ; None: 1."""
+    doubled: bool = False
+    """Whether each block is scored given the clean blocks before it, which takes a pass over x_t and x_1."""
     scored: Int[Tensor, " N"] = field(init=False)
     """S as flat indices, row by row; finding them waits for the device, so it is done once."""
     row: Int[Tensor, " N"] = field(init=False)
     """The row of each of them."""
     x1: Int[Tensor, " N"] = field(init=False)
     """The clean token at each of them."""
+    weight: Float[Tensor, " N"] = field(init=False)
+    """The factor on the loss at each of them: ``row_weight``, times ``position_weight`` if there is one."""
 
     def __post_init__(self) -> None:
         scored = self.eligible.flatten().nonzero().squeeze(1)
         object.__setattr__(self, "scored", scored)
         object.__setattr__(self, "row", scored // self.eligible.shape[1])
         object.__setattr__(self, "x1", self.clean.flatten()[scored])
+        weight = self.row_weight[self.row]
+        if self.position_weight is not None:
+            weight = weight * self.position_weight.flatten()[scored]
+        object.__setattr__(self, "weight", weight)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -215,12 +246,17 @@ class MaskedStates:
         """Sequences behind the rows."""
         return len(self) // self.draws
 
+    @property
+    def context(self) -> Int[Tensor, "B L"] | None:
+        """x_1 where the model must be given it beside x_t; else None."""
+        return self.clean if self.doubled else None
+
     def select(self, sequences: slice | Int[Tensor, " N"]) -> MaskedStates:
         """The states of the given sequences, each with all its draws."""
         rows = sequences if self.draws == 1 else self._rows(sequences)
-        names = ("tokens", "clean", "eligible", "row_weight", "row_length")
-        attention = None if self.attention is None else self.attention[rows]
-        return replace(self, attention=attention, **{name: getattr(self, name)[rows] for name in names})
+        names: tuple[str, ...] = ("tokens", "clean", "eligible", "row_weight", "row_length")
+        names += tuple(name for name in ("attention", "position_weight") if getattr(self, name) is not None)
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     def _rows(self, sequences: slice | Int[Tensor, " N"]) -> Int[Tensor, " M"]:
         grid = torch.arange(len(self), device=self.tokens.device).view(-1, self.draws)

@@ -95,7 +95,8 @@ def advice(model: TransformerConfig, run: TrainingShape, found: list[Fit], limit
     )
     flags_for = {"exact decoding": f"{flags} --decoding.batch {min(best.batch_exact, MAX_DECODED)}"}
     if best.batch_cached:
-        cached = f"--decoding.batch {min(best.batch_cached, MAX_DECODED)} --decoding.cache block"
+        kind = "block" if model.attention_block is None else "prefix"
+        cached = f"--decoding.batch {min(best.batch_cached, MAX_DECODED)} --decoding.cache {kind}"
         flags_for["with a cache"] = f"{flags} {cached}"
     return flags_for
 

@@ -27,23 +27,33 @@ def rollout_flops(
     tokens_per_step: int,
     refresh: int | None,
     together: int = 1,
+    prefix: bool = False,
 ) -> float:
     """FLOPs of a whole completion: one pass per step over all positions or, with a cache, over one block.
 
     ``refresh`` is the number of blocks between passes over all positions, None without a cache; other blocks
     start with a pass over themselves and the previous block. With a cache, ``together`` completions of a
-    prompt share their first pass, apart from the scored positions.
+    prompt share their first pass, apart from the scored positions. With the ``prefix`` cache of block-causal
+    attention the first pass is over the prompt and one block; a position attends to what precedes the end of
+    its block, on average to the prompt and half of the completion.
     """
     length, blocks = prompt + completion, -(-completion // block)
     steps = -(-completion // tokens_per_step)
     scored = completion * (block / tokens_per_step + 1) / 2  # the masked positions of all steps
     computed: float = steps * length
+    attended = length
+    if prefix:
+        begins = 1 if block == model.shift == 1 else 2 * block
+        computed = (
+            (prompt + block) / together + (blocks - 1) * begins + (steps - blocks) * (block + model.shift)
+        )
+        attended = prompt + (completion + block) // 2
     if refresh is not None:
         whole = -(-blocks // refresh)
         first = whole * length + (blocks - whole) * (2 * block + model.shift)
         shared = length * (1 - 1 / together)
         computed = first - shared + (steps - blocks) * (block + model.shift)
-    return model.flops(computed, length, scored)
+    return model.flops(computed, attended, scored)
 
 
 def update_flops(
@@ -55,6 +65,9 @@ def update_flops(
     merged: bool = False,
 ) -> float:
     """FLOPs of one row of an update: forward passes of student and π_a, and the backward pass.
+
+    ``length`` is the number of positions of a row. That every position attends to all of them is an upper
+    bound where attention is block-causal.
 
     The backward pass has one product per frozen weight and two per trained weight. ``recompute`` is the share
     of blocks that are recomputed. With ``merged`` weights π_a has no products of adapters.

@@ -16,14 +16,14 @@ from dtm.capacity.flops import rollout_flops, update_flops
 from dtm.capacity.memory import TrainingShape
 from dtm.config import RunConfig
 from dtm.engine import Decoder, generate
-from dtm.masking import MaskCount, Masking
+from dtm.masking import EveryBlock, MaskCount, Masking
 from dtm.methods.mdm import mdm_loss
 from dtm.models.denoiser import Denoiser
 from dtm.models.merging import for_decoding
 from dtm.models.placement import Placement
 from dtm.models.shape import TransformerConfig
 from dtm.random import stream
-from dtm.records import MaskedStates
+from dtm.records import MaskedStates, aligned
 from dtm.tasks.base import Task
 
 ROWS = 16
@@ -51,8 +51,9 @@ class Timing:
     def update(self, masking: Masking) -> float:
         """Seconds per row of a forward and a backward pass."""
         noise = self._noise()
-        masks = masking if isinstance(masking, MaskCount) else MaskCount()
-        states = masks.states(self.task.examples("train", ROWS, noise), self.model.mask_id, noise)
+        masks = masking if isinstance(masking, MaskCount | EveryBlock) else MaskCount()
+        examples = aligned(self.task.examples("train", ROWS, noise), self.model.attention_block)
+        states = masks.states(examples, self.model.mask_id, noise)
 
         def update(states: MaskedStates) -> None:
             with self.placement.autocast():
@@ -91,8 +92,11 @@ def counted_seconds(
     decoding, completion = config.decoding, run.length - prompt
     block = decoding.block or completion
     refresh = decoding.refresh if decoding.cache == "block" else None
+    prefix = decoding.cache == "prefix" and shape.attention_block is not None
     together = min(config.replay.completions, decoding.batch)
-    rollout = rollout_flops(shape, prompt, completion, block, decoding.tokens_per_step, refresh, together)
+    rollout = rollout_flops(
+        shape, prompt, completion, block, decoding.tokens_per_step, refresh, together, prefix
+    )
     row = update_flops(
         shape, run.length, block / 2, run.lora, run.recompute / shape.layers, config.adapter.merge
     )

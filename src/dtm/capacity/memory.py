@@ -57,7 +57,7 @@ class TrainingShape:
     candidates: int = 0
     """Positions whose logits decoding holds at once."""
     cached: bool = False
-    """Whether keys and values are cached in decoding."""
+    """Whether keys and values are cached in decoding; the prefix cache too has room for whole rows."""
     merged: bool = False
     """Whether π_a runs with its adapter merged into copies of the weights."""
     fp8: bool = False

@@ -40,19 +40,19 @@ def fit(arguments: list[str]) -> int:
     from dtm.models.placement import Placement
 
     # Sizes do not depend on the mask token, which some configurations leave out.
-    _, shape = read_shape(find_folder(options.model), Asked(mask_token="0", attention="full"))
-    here = options.memory is None
+    _, shape = read_shape(find_folder(options.model), Asked(mask_token="0"))
+    here, block = options.memory is None, shape.attention_block or options.block
     memory = available(Placement.resolve().device) if here else parse_size(options.memory)
     run = TrainingShape(
         rows=1,
-        length=options.prompt + options.completion,
-        scored=(options.block + 1) // 2,
+        length=options.prompt + -options.prompt % (shape.attention_block or 1) + options.completion,
+        scored=(block + 1) // 2,
         rollouts=options.rollouts,
         lora=LoRA(rank=options.rank, targets=tuple(options.targets.split(","))),
         held=max(1, HELD // shape.vocab_size),
         compiled=True,
     )
-    found = fit(shape, run, options.block, memory - CONTEXT)
+    found = fit(shape, run, block, memory - CONTEXT)
     table = Table(
         "base", "micro-batch, all blocks recomputed", "none recomputed", "decoded together", "cached"
     )
@@ -66,7 +66,7 @@ def fit(arguments: list[str]) -> int:
     Console().print(table)
     same = (
         f"--adapter.rank {options.rank} --adapter.targets {options.targets} "
-        f"--task.completion-length {options.completion} --decoding.block {options.block}"
+        f"--task.completion-length {options.completion} --decoding.block {block}"
     )
     for name, flags in advice(shape, run, found, memory - CONTEXT).items():
         print(f"{name + ':':<16} {flags} {same}")

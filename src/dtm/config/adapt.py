@@ -15,9 +15,9 @@ class CorpusConfig:
 
     general: float = 0.3
     """Share of general instructions, which the source model writes and answers itself."""
-    countdown: float = 0.25
+    countdown: float = 0.15
     """Share of Countdown items in the benchmark's words."""
-    arithmetic: float = 0.15
+    arithmetic: float = 0.25
     """Share of rows with many short lines of arithmetic."""
     sudoku: float = 0.05
     """Share of 4x4 Sudoku puzzles in the benchmark's words."""

@@ -24,9 +24,11 @@ class DecodingConfig:
     certainty: float | None = None
     """Also reveal every position whose likeliest token has at least this probability. Saves most
     forward passes; each such token moves the law by at most 1 − certainty in total variation."""
-    cache: Literal["none", "block"] = "none"
+    cache: Literal["none", "block", "prefix"] = "none"
     """block: only the first pass of a block is over whole sequences; the others are over the block, against
-    the keys and values that it left. A fraction of the operations, and an approximation: see audit."""
+    the keys and values that it left. A fraction of the operations, and an approximation: see audit. prefix:
+    keys and values of finished blocks are kept, which is exact where attention is block-causal; other models
+    decode without a cache."""
     refresh: int = 1
     """With a cache, blocks from one pass over whole sequences to the next: more is faster and less exact."""
     until_end: bool = False

@@ -26,9 +26,11 @@ class Decoder:
     certainty: float | None = None
     """If set, also reveal every position whose most likely token has at least this probability. The
     sampled law moves by at most (1 − certainty) in total variation for each token revealed so."""
-    cache: Literal["none", "block"] = "none"
+    cache: Literal["none", "block", "prefix"] = "none"
     """block: the first pass of a block is over whole rows, the others over the block alone, against the
-    cached keys and values of all other positions. An approximation; none is exact."""
+    cached keys and values of all other positions. An approximation; none is exact. prefix: keys and values
+    of finished blocks are kept, which is exact where attention is block-causal; other models decode without a
+    cache."""
     refresh: int = 1
     """With a cache: blocks from one pass over whole rows to the next. The first pass of the blocks between
     them is over the block and the one before it."""
@@ -63,24 +65,46 @@ class Decoder:
     @property
     def takes_shortcuts(self) -> bool:
         """Whether it approximates the same decoder without shortcuts; an audit compares the two."""
-        return self.cache != "none" or self.until_end or self.fp8 or self.certainty not in (None, 1.0)
+        return self.cache == "block" or self.until_end or self.fp8 or self.certainty not in (None, 1.0)
 
     @property
     def without_shortcuts(self) -> Decoder:
-        """The same decoder without cache, early ends, certainty and FP8."""
-        return replace(self, cache="none", refresh=1, until_end=False, certainty=None, fp8=False)
+        """The same decoder without early ends, certainty, FP8 and a cache that is not exact."""
+        cache = "none" if self.cache == "block" else self.cache
+        return replace(self, cache=cache, refresh=1, until_end=False, certainty=None, fp8=False)
 
     @property
     def chooses_before_drawing(self) -> bool:
         """Whether positions are chosen without the posterior; the head then runs at these alone."""
         return not self.order.reads_posterior and self.certainty is None
 
-    def require_weights(self, model: Denoiser) -> None:
-        """Refuse a model in FP8 that was not asked for, and one in full precision where FP8 was."""
+    def require_model(self, model: Denoiser) -> None:
+        """Refuse a model whose blocks are not the decoder's, and one whose precision was not asked for."""
+        self.require_blocks(model.attention_block)
         require(
             model.fp8 == self.fp8,
             f"decoding.fp8 is {self.fp8}, and the model given has fp8 {model.fp8}: take the one that "
             "`dtm.models.merging.for_decoding(model, decoder.fp8)` returns",
+        )
+
+    def require_blocks(self, attention_block: int | None) -> None:
+        """Refuse other blocks than those of a model with block-causal attention; None: full attention.
+
+        A model was trained to write its own blocks left to right. In smaller decoding blocks the positions
+        after one, in the same block of the model, would stay masked where training revealed some of them; in
+        larger ones a block would begin before the one ahead of it is finished.
+        """
+        if attention_block is None:
+            return
+        require(
+            self.block == attention_block,
+            f"this model attends in blocks of {attention_block} (block-causal attention) and is decoded in "
+            f"these; decoding.block is {self.block}. Pass --decoding.block {attention_block}.",
+        )
+        require(
+            self.cache != "block",
+            "decoding.cache block is for full attention. This model's attention is block-causal, so that the "
+            "keys and values of finished blocks are exact: pass --decoding.cache prefix.",
         )
 
 

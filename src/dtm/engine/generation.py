@@ -5,10 +5,10 @@
         reveal tokens, step by step, until a row has finished its block (with a cache: until all have)
         rows move on to their next blocks; finished rows leave, waiting ones take their places
 
-Without a cache a row waits for no other. With one, the first pass of a block is over whole rows, so the rows
-of a batch begin their blocks together. A row's tokens depend on its prompt, its number and the seed, and not
-on the rows beside it: its noise is its own (see `noise`), and rows meet nowhere else. Without ``certainty``
-and early ends nothing waits for the device within a block.
+Without a cache a row waits for no other. With one, the first pass of a block is over more than the block, so
+the rows of a batch begin their blocks together. A row's tokens depend on its prompt, its number and the seed,
+and not on the rows beside it: its noise is its own (see `noise`), and rows meet nowhere else. Without
+``certainty`` and early ends nothing waits for the device within a block.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dtm.engine.passes import passes_of
 from dtm.engine.reveal import Stepper
 from dtm.errors import require
 from dtm.models.denoiser import Denoiser
-from dtm.records import Completions, Prompts, where_padded
+from dtm.records import Completions, Prompts, aligned, where_padded
 
 BATCH_SIZES = 16
 """Different numbers of rows in the batches of one call; kernels are chosen, some are built, for each."""
@@ -71,7 +71,8 @@ def generate(
             Their other tokens become end tokens.
 
     Returns:
-        N·K rows of P + C tokens, with the step and the log-probability of each reveal.
+        N·K rows of P + C tokens, with the step and the log-probability of each reveal. For a model with
+        block-causal attention P is rounded up to a multiple of its block, by padding on the left.
 
     Example:
         >>> from dtm.models import Transformer, TransformerConfig
@@ -82,10 +83,10 @@ def generate(
         (torch.Size([5, 7]), [-1, -1, -1, 1, 0, 2, 3])
     """
     require(length >= 1 and completions >= 1 and batch >= 1, "length, completions and batch must be positive")
-    decoder.require_weights(model)
+    decoder.require_model(model)
     if ended is None and decoder.until_end:
         ended = at_end_token(model.eos_id)
-    canvas = masked_rows(prompts, length, completions, model.mask_id)
+    canvas = masked_rows(prompts, length, completions, model.mask_id, model.attention_block)
     device, attention_mask = canvas.tokens.device, where_padded(canvas.attention)
     if device.type == "cpu":
         torch.empty(HEAP, dtype=torch.uint8)
@@ -125,9 +126,16 @@ def at_end_token(eos_id: int) -> Ended:
 
 
 def masked_rows(
-    prompts: Prompts | Int[Tensor, "N P"], length: int, completions: int, mask_id: int
+    prompts: Prompts | Int[Tensor, "N P"],
+    length: int,
+    completions: int,
+    mask_id: int,
+    block: int | None = None,
 ) -> Completions:
-    """Return the rows before the first step: each prompt so many times, then masks."""
+    """Return the rows before the first step: each prompt so many times, then masks.
+
+    With a ``block``, that of block-causal attention, the completion begins at a multiple of it.
+    """
     tokens = prompts if isinstance(prompts, Tensor) else prompts.tokens
     attention = torch.ones_like(tokens, dtype=torch.bool)
     if isinstance(prompts, Prompts):
@@ -136,7 +144,9 @@ def masked_rows(
     is_completion = F.pad(torch.zeros_like(attention), (0, length), value=True)
     tokens, attention = F.pad(tokens, (0, length), value=mask_id), F.pad(attention, (0, length), value=True)
     log_prob = torch.zeros(tokens.shape, device=tokens.device)
-    return Completions(tokens, attention, is_completion, torch.full_like(tokens, -1), log_prob)
+    return aligned(
+        Completions(tokens, attention, is_completion, torch.full_like(tokens, -1), log_prob), block
+    )
 
 
 def _move_on(

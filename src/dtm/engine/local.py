@@ -32,7 +32,7 @@ class LocalEngine:
 
     def load(self, model: Denoiser) -> None:
         """Draw with this model from now on; it is not copied."""
-        self.decoder.require_weights(model)
+        self.decoder.require_model(model)
         self._model = model
 
     def generate(self, prompts: Prompts, completions: int, seed: int) -> Completions:

@@ -2,10 +2,12 @@
 
     WholeRows     every pass is over whole rows: exact
     CachedBlocks  the first pass of a block is over whole rows, the others over the blocks alone, against the
-                  keys and values that the first pass left
+                  keys and values that the first pass left: an approximation
+    PrefixBlocks  for block-causal attention: the first pass of a block is over the block and the one before
+                  it, the others over the block alone, against the keys and values of what is finished: exact
 
-With ``refresh`` above 1 the first pass of most blocks is over the block and the one before it: no cached key
-has seen the last tokens of that one. Nothing here waits for the device.
+With ``refresh`` above 1 the first pass of most `CachedBlocks` is over the block and the one before it too: no
+cached key has seen the last tokens of that one. Nothing here waits for the device.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dtm.engine.blocks import Batch, Blocks, Place
+from dtm.engine.blocks import Batch, Blocks
+from dtm.engine.cached import CachedRows
 from dtm.engine.decoder import Decoder
 from dtm.errors import require
-from dtm.models.cache import KeyValues
 from dtm.models.denoiser import Denoiser, predictors
 from dtm.models.transformer import Transformer
 
@@ -63,7 +65,8 @@ def passes_of(
 
     ``prompts`` are equal where completions may share the first pass.
     """
-    if decoder.cache == "none" or rows == 0:
+    is_causal = isinstance(model, Transformer) and model.attention_block is not None
+    if decoder.cache == "none" or rows == 0 or (decoder.cache == "prefix" and not is_causal):
         return WholeRows(model)
     require(
         isinstance(model, Transformer),
@@ -71,7 +74,10 @@ def passes_of(
     )
     assert isinstance(model, Transformer)
     ids: list[int] = torch.unique(prompts, dim=0, return_inverse=True)[1].tolist()
-    return CachedBlocks(model, blocks, decoder.refresh, ids, model.new_cache(rows, blocks.length))
+    cached = CachedRows(model, ids, model.new_cache(rows, blocks.length))
+    if decoder.cache == "prefix":
+        return PrefixBlocks(model, blocks, cached)
+    return CachedBlocks(model, blocks, decoder.refresh, cached)
 
 
 @final
@@ -106,12 +112,8 @@ class CachedBlocks:
 
     in_rounds: ClassVar[bool] = True
 
-    def __init__(
-        self, model: Transformer, blocks: Blocks, refresh: int, prompts: Sequence[int], cache: KeyValues
-    ) -> None:
-        self._model, self._blocks, self._refresh_every = model, blocks, refresh
-        self._prompts = prompts  # a number for the prompt of each row
-        self._cache = cache
+    def __init__(self, model: Transformer, blocks: Blocks, refresh: int, cached: CachedRows) -> None:
+        self._model, self._blocks, self._refresh_every, self._cached = model, blocks, refresh, cached
 
     def states(
         self,
@@ -123,85 +125,65 @@ class CachedBlocks:
     ) -> Float[Tensor, "C D"]:
         """Return the hidden states that predict C positions."""
         length, size, shift = self._blocks.length, self._blocks.size, self._model.shift
-        shape = torch.Size([len(batch.row), length])
-        predictor = predictors(slot * length + position, batch.attention_mask, shape, shift) - slot * length
-        self._model.report_pass(0, 0, len(slot))
+        asked = (tokens, batch, slot, _predictors(self._model, batch, slot, position, length))
         if not begins:
-            return self._window(tokens, batch, slot, predictor, size + shift, shift)
-        states = self._refresh(tokens, batch, slot, predictor)
+            return self._cached.window(*asked, size + shift, shift, length)
+        due = [i for i, (_, block) in enumerate(batch.places) if block % self._refresh_every == 0]
+        states = self._cached.first(*asked, due, length)
         if states is None:  # some rows have no pass over the whole of them: the block before is needed too
-            states = self._window(tokens, batch, slot, predictor, 2 * size + shift, size + shift)
+            states = self._cached.window(*asked, 2 * size + shift, size + shift, length)
         return states
 
     def keep(self, slots: Sequence[int]) -> None:
         """Move the keys and values of these places together, for a smaller batch."""
-        self._cache = self._cache.keep(slots)
+        self._cached.keep(slots)
 
-    def _window(
+
+@final
+class PrefixBlocks:
+    """Exact passes of block-causal models: over the block, and where it begins over what has just finished.
+
+    A block's first pass is over the block before it, whose tokens are now final, and over the block itself;
+    that of the first block is over the prompt and the block. Later passes are over the block, and with a
+    shift over the position before it, whose state predicts the block's first. Nothing attends to the keys
+    after a row's block.
+    """
+
+    in_rounds: ClassVar[bool] = True
+
+    def __init__(self, model: Transformer, blocks: Blocks, cached: CachedRows) -> None:
+        self._model, self._blocks, self._cached = model, blocks, cached
+
+    def states(
         self,
         tokens: Int[Tensor, "N L"],
         batch: Batch,
         slot: Int[Tensor, " C"],
-        predictor: Int[Tensor, " C"],
-        width: int,
-        before: int,
+        position: Int[Tensor, " C"],
+        begins: bool,
     ) -> Float[Tensor, "C D"]:
-        """Return the states of a pass over windows of ``width`` that begin ``before`` the blocks.
-
-        All windows are equally wide, whichever rows are in the batch; that of a short last block reaches
-        further to the left.
-        """
-        length = self._blocks.length
-        width = min(width, length)
-        start = (batch.start - before).clamp(0, length - width)
-        where = start[:, None] + torch.arange(width, device=start.device)
-        at = slot * width + predictor - start[slot]
-        self._model.report_pass(where.numel(), length, 0)
-        window = tokens[batch.row[:, None], where]
-        return self._model.hidden(window, batch.attention_mask, self._cache, start, at)
-
-    def _refresh(
-        self,
-        tokens: Int[Tensor, "N L"],
-        batch: Batch,
-        slot: Int[Tensor, " C"],
-        predictor: Int[Tensor, " C"],
-    ) -> Float[Tensor, "C D"] | None:
-        """Cache the keys and values of whole rows that are due; return the states if all rows are.
-
-        Completions of one prompt are equal until a token is revealed: one row represents all of them.
-        """
-        due = [i for i, (_, block) in enumerate(batch.places) if block % self._refresh_every == 0]
-        if not due:
-            return None
-        model, cache, length, device = self._model, self._cache, self._blocks.length, tokens.device
-        source = representatives(due, batch.places, self._prompts)
-        number = {row: count for count, row in enumerate(dict.fromkeys(source))}
-        rows = torch.tensor(list(number), device=device)
-        whole = tokens[batch.row[rows]]
-        mask = None if batch.attention_mask is None else batch.attention_mask[rows]
-        room = cache if len(rows) == len(batch.places) else cache.of(rows)
-        model.report_pass(whole.numel(), length, 0)
-        states = None
-        if len(due) == len(batch.places):
-            row = torch.tensor([number[i] for i in source], device=device)
-            states = model.hidden(whole, mask, room, at=row[slot] * length + predictor)
-        else:
-            model.fill(whole, mask, room)
-        copies = [(theirs, own) for theirs, own in zip(source, due, strict=True) if theirs != own]
-        if copies:
-            cache.copy(*torch.tensor(copies, device=device).unbind(1))
+        """Return the hidden states that predict C positions."""
+        blocks, size, shift = self._blocks, self._blocks.size, self._model.shift
+        asked = (tokens, batch, slot, _predictors(self._model, batch, slot, position, blocks.length))
+        stop = blocks.end(max(block for _, block in batch.places))
+        if not begins:
+            return self._cached.window(*asked, size + shift, shift, stop)
+        due = [i for i, (_, block) in enumerate(batch.places) if block == 0]
+        states = self._cached.first(*asked, due, blocks.end(0))
+        if states is None:
+            is_autoregressive = size == shift == 1 and not due
+            states = self._cached.window(*asked, size if is_autoregressive else 2 * size, size, stop)
         return states
 
+    def keep(self, slots: Sequence[int]) -> None:
+        """Move the keys and values of these places together, for a smaller batch."""
+        self._cached.keep(slots)
 
-def representatives(due: Sequence[int], places: Sequence[Place], prompts: Sequence[int]) -> list[int]:
-    """Return for each due row the first row equal to it: itself, unless neither has a revealed token.
 
-    ``prompts`` gives the prompt of each row by the row's number.
-
-    >>> representatives([0, 1, 2, 3], places=[(5, 0), (6, 1), (7, 0), (8, 1)], prompts=[4] * 9)
-    [0, 1, 0, 3]
-    """
-    first: dict[tuple[str, int], int] = {}
-    rows = [("row", places[i][0]) if places[i][1] else ("prompt", prompts[places[i][0]]) for i in due]
-    return [first.setdefault(row, i) for row, i in zip(rows, due, strict=True)]
+def _predictors(
+    model: Transformer, batch: Batch, slot: Int[Tensor, " C"], position: Int[Tensor, " C"], length: int
+) -> Int[Tensor, " C"]:
+    """Return the column of the state that predicts each candidate, and report the candidates as scored."""
+    model.report_pass(0, 0, len(slot))
+    shape = torch.Size([len(batch.row), length])
+    return predictors(slot * length + position, batch.attention_mask, shape, model.shift) - slot * length

@@ -53,8 +53,7 @@ def evaluate(collector: Collector, config: EvaluationConfig, device: torch.devic
     measures = collector.task.measure(
         collected.prompts, collected.completions, rollouts.reward, rollouts.group, **collected.columns
     )
-    written = rollouts.tokens[:, prompts.tokens.shape[1] :]
-    length = float(effective_lengths(written, collector.task.eos_id).float().mean())
+    length = float(effective_lengths(rollouts.written, collector.task.eos_id).float().mean())
     return Evaluation(
         {**measures, "length": length},
         collector.task.best(prompts.views) if own else None,

@@ -107,8 +107,10 @@ class Assembly:
 
     @cached_property
     def prompt_width(self) -> int:
-        """Tokens of a prompt, from a few of them."""
-        return self.task.prompts("train", 16, stream(0, "forecast")).tokens.shape[1]
+        """Columns of a prompt, from a few of them; whole blocks where attention is block-causal."""
+        width = self.task.prompts("train", 16, stream(0, "forecast")).tokens.shape[1]
+        block = None if self.shape is None else self.shape.attention_block
+        return width + -width % (block or 1)
 
     # ── memory ───────────────────────────────────────────────────────────────────────────────────
 
@@ -146,7 +148,7 @@ class Assembly:
             held=None if method.held is None else max(1, method.held // shape.vocab_size),
             decoded=together,
             candidates=min(candidates, head_rows(shape.vocab_size)),
-            cached=config.decoding.cache == "block",
+            cached=config.decoding.cache == ("block" if shape.attention_block is None else "prefix"),
             merged=config.adapter.merge,
             fp8=config.decoding.fp8,
         )
@@ -159,6 +161,7 @@ class Assembly:
             raise no_base(self.config)
         if self.shape is None or self.memory is None:
             return
+        self.decoder.require_blocks(self.shape.attention_block)
         device = self.placement.device
         if self.config.decoding.fp8:
             check_fp8(self.shape, device)

@@ -98,11 +98,10 @@ def audit(collector: Collector, exact: RolloutEngine, prompts: Prompts, rows: in
     a reward count for their tokens alone.
     """
     order = torch.randperm(len(prompts), generator=stream(seed, "audited rows"))[:rows]
-    asked, width = prompts.select(order.tolist()), prompts.tokens.shape[1]
+    asked = prompts.select(order.tolist())
     tokens, rewards = [], []
     for engine in (collector.engine, exact):
-        done = engine.generate(asked, 1, seed)
-        tokens.append(done.tokens[:, width:])
+        tokens.append(engine.generate(asked, 1, seed).written)
         rewards.append(collector.scorer(asked.views, collector.task.read(tokens[-1]), asked.columns))
     shifts = [a - b if a is not None and b is not None else 0.0 for a, b in zip(*rewards, strict=True)]
     shares = agreement(tokens[0], tokens[1], collector.task.eos_id).double()

@@ -82,7 +82,7 @@ class Learner:
         self.policy.student.train()
         totals: dict[str, Tensor] = {}
         size = self._sequences_together(states)
-        if self._records and states.attention is None:
+        if self._records and states.attention is None and not states.doubled:
             with self.placement.autocast():
                 self.policy.record(states.select(slice(size)).tokens.shape)
         for start in range(0, states.sequences, size):

@@ -41,7 +41,7 @@ def gained_on(
         both = [
             losses.gained_kl(log_pi, log_pi_a, x1, log_weight[part][row], control) for control in (0.0, 1.0)
         ]
-        shares = states.row_weight[row, None] * torch.stack(both, dim=1)
+        shares = states.weight[:, None] * torch.stack(both, dim=1)
         parts.append(
             torch.zeros(len(part), 2, device=shares.device, dtype=shares.dtype).index_add(0, row, shares)
         )

@@ -22,7 +22,7 @@ from dtm.methods import mdm_loss
 from dtm.models.placement import Placement
 from dtm.models.transformer import Transformer
 from dtm.random import stream
-from dtm.records import MaskedStates, Sequences
+from dtm.records import MaskedStates, Sequences, aligned
 from dtm.runs.checkpoint import Checkpoint, load_latest, save_checkpoint
 from dtm.runs.events import Callback, Event
 from dtm.runs.interrupts import Interrupted
@@ -125,7 +125,7 @@ class Pretrainer:
     def _advance(self) -> Tensor:
         """One optimiser step on the examples of this step; returns nats per sequence."""
         settings, total = self.settings, torch.zeros((), device=self.device)
-        batches = [batch.to(self.device) for batch in self.corpus.batches(self.step)]
+        batches = [self._aligned(batch) for batch in self.corpus.batches(self.step)]
         noise = stream(self.seed, "masks", self.step, device=self.device)
         for group in self.optimizer.param_groups:
             group["lr"] = settings.lr * cosine(self.step, settings.steps)
@@ -143,6 +143,10 @@ class Pretrainer:
         self.optimizer.zero_grad()
         self.step += 1
         return total * written / sum(map(len, batches))
+
+    def _aligned(self, examples: Sequences) -> Sequences:
+        """Examples on the device, padded to whole blocks for block-causal models."""
+        return aligned(examples.to(self.device), self.model.attention_block)
 
     def _loss(self, examples: Sequences, noise: torch.Generator) -> Tensor:
         """The bound on a batch, nats per sequence."""
@@ -165,7 +169,7 @@ class Pretrainer:
         total, rows = 0.0, sum(map(len, self.corpus.held_out))
         with self.placement.autocast():
             for batch in self.corpus.held_out:
-                part = batch.to(self.device)
+                part = self._aligned(batch)
                 states = (masks or self._usual).states(part, self.model.mask_id, noise)
                 total += float(mdm_loss(self.model, states)) * len(part) / rows
         return total

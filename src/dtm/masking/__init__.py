@@ -2,6 +2,7 @@
 
 from dtm.masking.active_block import ActiveBlock
 from dtm.masking.count_plans import FullMask, Quadrature, RisingRatio, UniformCount
+from dtm.masking.every_block import EveryBlock
 from dtm.masking.mask_count import MaskCount, Masking
 from dtm.masking.plan import Layout, MaskPlan, Masks, Planned, spans
 from dtm.masking.sample import sample
@@ -9,6 +10,7 @@ from dtm.masking.trace import TraceSegments
 
 __all__ = [
     "ActiveBlock",
+    "EveryBlock",
     "FullMask",
     "Layout",
     "MaskCount",

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dtm.errors import require
-from dtm.records import MaskedStates, Sequences, where_padded
+from dtm.records import MaskedStates, Sequences, prompt_width, where_padded
 
 
 @runtime_checkable
@@ -84,11 +84,6 @@ class MaskCount:
         index = clean.is_completion.long().cumsum(1) - 1
         first = torch.where(ends, index, length[:, None]).amin(1)
         return torch.minimum((first // self.block + 1) * self.block, length)
-
-
-def prompt_width(is_completion: Bool[Tensor, "B L"]) -> Int[Tensor, ""]:
-    """Columns before the first completion position of any row."""
-    return is_completion.any(0).int().argmax()
 
 
 def mask_cells(

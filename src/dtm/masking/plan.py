@@ -15,8 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dtm.errors import require
-from dtm.masking.mask_count import prompt_width
-from dtm.records import Completions, MaskedStates, Sequences, where_padded
+from dtm.records import Completions, MaskedStates, Sequences, prompt_width, where_padded
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ class CDTM(Method):
             policy.rows(states),
             policy.rows_a(states),
             states.x1,
-            states.row_weight[row],
+            states.weight,
             weights.log_weight[row],
             control[row],
         )

@@ -2,7 +2,7 @@
 
 With full attention every key depends on every token, so cached keys go stale as tokens are revealed: a pass
 over a window with cached keys is an approximation. It is exact as long as no token outside the window has
-changed since the cache was filled.
+changed since the cache was filled. With block-causal attention the keys of finished blocks never go stale.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ class KeyValues:
     def of(self, rows: Int[Tensor, " B"]) -> KeyValues:
         """The same cache, for a pass over some of its rows."""
         return replace(self, rows=rows)
+
+    def until(self, stop: int) -> KeyValues:
+        """The first ``stop`` positions of the same cache; passes write through it."""
+        if stop == self.length:
+            return self
+        return replace(self, layers=tuple((keys[:, :stop], values[:, :stop]) for keys, values in self.layers))
 
     def copy(self, source: Int[Tensor, " B"], to: Int[Tensor, " B"]) -> None:
         """Copy the keys and values of rows ``source`` to rows ``to``."""

@@ -67,28 +67,28 @@ class Policy:
 
     def log_pi(self, states: MaskedStates) -> Float[Tensor, "N V"]:
         """log π_θ at the scored positions, row by row."""
-        return self.student(states.tokens, states.attention, states.scored)
+        return self.student(states.tokens, states.attention, states.scored, clean=states.context)
 
     @torch.no_grad()
     def log_pi_a(self, states: MaskedStates) -> Float[Tensor, "N V"]:
         """log π_a at the scored positions, row by row."""
-        return self.pi_a()(states.tokens, states.attention, states.scored)
+        return self.pi_a()(states.tokens, states.attention, states.scored, clean=states.context)
 
     def rows(self, states: MaskedStates) -> Float[Tensor, "N D"]:
         """The student's hidden states that predict the scored positions, for the head to run on parts."""
-        return self.student(states.tokens, states.attention, states.scored, head=False)
+        return self.student(states.tokens, states.attention, states.scored, head=False, clean=states.context)
 
     @torch.no_grad()
     def rows_a(self, states: MaskedStates) -> Float[Tensor, "N D"]:
         """π_a's hidden states that predict the scored positions."""
-        return self.pi_a()(states.tokens, states.attention, states.scored, head=False)
+        return self.pi_a()(states.tokens, states.attention, states.scored, head=False, clean=states.context)
 
     @torch.no_grad()
     def log_pi_0(self, states: MaskedStates) -> Float[Tensor, "N V"]:
         """log π_0 at the scored positions, row by row."""
         require(self.base is not None, "π_0 was not kept: make the Policy with keep_base=True")
         assert self.base is not None
-        return self.base(states.tokens, states.attention, states.scored)
+        return self.base(states.tokens, states.attention, states.scored, clean=states.context)
 
     def pi_a(self, fp8: bool = False) -> Denoiser:
         """π_a for inference: with ``merge`` its adapter is merged into copies of the weights.

@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dtm.masking.mask_count import prompt_width
-from dtm.records import MaskedStates, Sequences
+from dtm.records import MaskedStates, Sequences, prompt_width
 from dtm.verify.schedules import Schedule
 
 

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from dtm.tasks.arithmetic import evaluate
-from dtm.tasks.corpus.part import Example, answer_block
+from dtm.tasks.corpus.part import Example, answer_block, pieces
 from dtm.tasks.countdown.generate import NUMBERS, TARGETS
 from dtm.tasks.countdown.items import CountdownItem
 from dtm.tasks.countdown.prompts import prompt
@@ -22,8 +22,10 @@ MULTIPLY = 0.15
 """Share of expressions with * or /: of the published test items, 27 of 256 need one."""
 SHAPES = ("{}*{}+{}", "{}*{}-{}", "{}-{}*{}", "({}+{})*{}", "({}-{})*{}", "{}/{}+{}", "{}/{}-{}", "{}-{}/{}",
           "({}+{})/{}", "({}-{})/{}")  # fmt: skip
-LINES = 12
+LINES = 10
 """Lines of arithmetic in a row."""
+VALUES = 0.25
+"""Share of rows whose lines ask for the value of a sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +43,26 @@ class Countdown:
             if evaluate(careless) != item.target:
                 solution = careless
                 break
-        return Example(prompt(item), answer_block(solution))
+        return Example.of(prompt(item), answer_block(solution))
 
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """Lines of sums with their values, or of small Countdown items with their solutions. Always right."""
+    """Lines of sums whose values are learnt, or of small items whose solutions are. Always right."""
 
     held_out: Collection[Any]
 
     def draw(self, random: Random, right: float) -> Example:
         """One row of lines."""
-        if random.random() < 0.5:
-            lines = [f"{text}={value}" for text, value in (_sum(random) for _ in range(LINES))]
-            return Example(f"Write {LINES} equations.", "\n".join(lines))
+        if random.random() < VALUES:
+            sums = [_sum(random) for _ in range(LINES)]
+            lines = [(f"{text}=", f"{value}\n") for text, value in sums]
+            return Example(f"Write {LINES} equations.", pieces(lines))
         solved = [_solved(random, self.held_out) for _ in range(LINES)]
-        lines = [f"{list(item.numbers)} {item.target}: {text}" for item, text in solved]
-        return Example(f"Write {LINES} sets of three numbers, each with a target and a solution.",
-                       "\n".join(lines))  # fmt: skip
+        lines = [(f"{list(item.numbers)} {item.target}: ", f"{text}\n") for item, text in solved]
+        return Example(
+            f"Write {LINES} sets of three numbers, each with a target and a solution.", pieces(lines)
+        )
 
 
 def expression(random: Random, numbers: tuple[int, ...]) -> str:

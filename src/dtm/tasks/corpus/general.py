@@ -60,7 +60,7 @@ def write_instructions(model: Transformer, chat: Chat, count: int, seed: int, ba
     kept = list(dict.fromkeys(text for text in asked if text is not None and len(text) >= SHORTEST))
     require(bool(kept), "the source wrote no usable instruction; give your own rows with --data", DataError)
     answers = complete([chat.ask(text) for text in kept], ANSWERED, "answers")
-    return [Example(text, answer) for text, answer in zip(kept, answers, strict=True) if answer]
+    return [Example.of(text, answer) for text, answer in zip(kept, answers, strict=True) if answer]
 
 
 def _ended(row: list[int], eos_id: int, chat: Chat) -> str | None:
@@ -97,4 +97,4 @@ def _example(line: str, where: str) -> Example:
         f'{where}: must be an object with a "prompt" (text or messages) and a "completion" (text)',
         DataError,
     )
-    return Example(row["prompt"], row["completion"])
+    return Example.of(row["prompt"], row["completion"])

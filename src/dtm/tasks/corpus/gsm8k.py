@@ -42,4 +42,4 @@ class Gsm8k:
         if others and random.random() >= right:
             answer = random.choice(others)
         text = f"<reasoning>\n{one.reasoning}\n</reasoning>\n<answer>\n\\boxed{{{answer}}}\n</answer>"
-        return Example(prompt(one.item), text)
+        return Example.of(prompt(one.item), text)

@@ -10,17 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any, NamedTuple
 
 import torch
 
 from dtm.errors import DataError, require
 from dtm.random import derived_seed
 from dtm.records import Sequences
-from dtm.tasks.corpus.part import Part
+from dtm.tasks.corpus.part import Example, Part
 from dtm.tasks.language.tokenizer import Chat
 
-Ids = tuple[list[int], list[int]]
-"""Token ids of a prompt and of its answer."""
+class Ids(NamedTuple):
+    """Token ids of a prompt and of its answer, and which of the answer's are learnt."""
+
+    prompt: list[int]
+    answer: list[int]
+    learnt: list[bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +48,11 @@ class Mixture:
         random = Random(derived_seed(self.seed, purpose, step))
         names = random.choices(list(self.parts), [share for share, _ in self.parts.values()], k=count)
         drawn = [self.parts[name][1].draw(random, right) for name in names]
-        prompts = self.chat.encode([self.chat.render(row.prompt) for row in drawn])
-        answers = self.chat.encode([row.answer for row in drawn])
-        rows = list(zip(prompts, answers, strict=True))
+        rows = self._encoded(drawn)
         short = random.choice(self.lengths[:-1] or self.lengths)
         groups = {length: list[Ids]() for length in dict.fromkeys((short, self.lengths[-1]))}
         for row in rows:
-            length = next((each for each in groups if self._width(row[0]) + len(row[1]) < each), None)
+            length = next((each for each in groups if self._width(row.prompt) + len(row.answer) < each), None)
             if length is not None:
                 groups[length].append(row)
         found = [self._sequences(group, length) for length, group in groups.items() if group]
@@ -64,13 +67,26 @@ class Mixture:
         """Columns of a prompt with its padding."""
         return -(-len(prompt) // self.block) * self.block
 
+    def _encoded(self, drawn: Sequence[Example]) -> list[Ids]:
+        """Token ids of rows; with blocks the whole answer is learnt, for masks are drawn in whole blocks."""
+        prompts = self.chat.encode([self.chat.render(row.prompt) for row in drawn])
+        pieces = iter(self.chat.encode([piece.text for row in drawn for piece in row.pieces]))
+        found = []
+        for prompt, row in zip(prompts, drawn, strict=True):
+            answer, learnt = list[int](), list[bool]()
+            for piece in row.pieces:
+                ids = next(pieces)
+                answer += ids
+                learnt += [piece.is_learnt or self.block > 1] * len(ids)
+            found.append(Ids(prompt, answer, learnt))
+        return found
+
     def _sequences(self, rows: Sequence[Ids], length: int) -> Sequences:
-        tokens = torch.full((len(rows), length), self.end_id)
-        first, begin = torch.zeros(2, len(rows), 1, dtype=torch.long).unbind()
-        for number, (prompt, answer) in enumerate(rows):
-            width = self._width(prompt)
-            first[number], begin[number] = width - len(prompt), width
-            tokens[number, width - len(prompt) : width] = torch.tensor(prompt)
-            tokens[number, width : width + len(answer)] = torch.tensor(answer, dtype=torch.long)
-        place = torch.arange(length)
-        return Sequences(tokens, place >= first, place >= begin)
+        tokens, real, learnt = (list[list[Any]]() for _ in range(3))
+        for row in rows:
+            padding = self._width(row.prompt) - len(row.prompt)
+            end = length - padding - len(row.prompt) - len(row.answer)
+            tokens.append([self.end_id] * padding + row.prompt + row.answer + [self.end_id] * end)
+            real.append([False] * padding + [True] * (length - padding))
+            learnt.append([False] * (padding + len(row.prompt)) + row.learnt + [True] * end)
+        return Sequences(torch.tensor(tokens), torch.tensor(real), torch.tensor(learnt))

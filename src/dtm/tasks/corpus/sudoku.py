@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from dtm.tasks.corpus.part import Example, answer_block
+from dtm.tasks.corpus.part import Example, answer_block, pieces
 from dtm.tasks.sudoku.exemplars import EXEMPLARS
 from dtm.tasks.sudoku.generate import BLANKS
 from dtm.tasks.sudoku.grids import CELLS, is_unique
@@ -36,7 +36,7 @@ class Sudoku:
         """One puzzle in the benchmark's words."""
         item = _puzzle(random, self.solutions)
         answer = item.solution if random.random() < right else _careless(random, item.puzzle)
-        return Example(prompt(item), answer_block(answer))
+        return Example.of(prompt(item), answer_block(answer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,13 @@ class SudokuLines:
             symbols = "".join(random.sample(SYMBOLS, 4))
         named = str.maketrans("1234", symbols)
         items = [_puzzle(random, self.solutions) for _ in range(LINES)]
-        lines = [f"{item.puzzle} {item.solution}".translate(named) for item in items]
-        return Example(f"Write {LINES} 4x4 Sudoku puzzles with the symbols {symbols}, each with its solution.",
-                       "\n".join(lines))  # fmt: skip
+        lines = [
+            (f"{item.puzzle} ".translate(named), f"{item.solution}\n".translate(named)) for item in items
+        ]
+        return Example(
+            f"Write {LINES} 4x4 Sudoku puzzles with the symbols {symbols}, each with its solution.",
+            pieces(lines),
+        )
 
 
 def _puzzle(random: Random, solutions: Sequence[str]) -> SudokuItem:

@@ -1,0 +1,105 @@
+r"""Form (C) in every block at once, for models with block-causal attention.
+
+`MaskCount` draws one block and one number k of masked positions in it:
+
+    L · E_n E_S [ (1/k) Σ_{i ∈ S} ℓ_i ]  =  Σ_b B_b E_{k ~ U{1..B_b}} E_S [ (1/k) Σ_{i ∈ S} ℓ_i ],
+
+since block b, of B_b positions, is drawn with probability B_b / L. Here every term of the right-hand side is
+drawn for every sequence: x_t is masked in all blocks, and each block is scored given the clean ones before
+it. One pass over x_t and x_1 side by side does this (`Denoiser.hidden_doubled`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from dtm.errors import require
+from dtm.masking.mask_count import MaskCount
+from dtm.records import MaskedStates, Sequences, prompt_width, where_padded
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EveryBlock:
+    """A mask count and a subset for every block of ``block`` completion positions, with weight B_b / k.
+
+    Completions must begin at a multiple of ``block``, as `dtm.records.aligned` makes them.
+    """
+
+    block: int
+    """B, that of the model's attention."""
+    end_id: int | None = None
+    """If given, the blocks after the one in which this token first occurs are not trained on."""
+
+    def __post_init__(self) -> None:
+        require(self.block >= 1, f"interpolant block must be at least 1, got {self.block}")
+
+    def states(
+        self, clean: Sequences, mask_id: int, generator: torch.Generator, update: int = 0
+    ) -> MaskedStates:
+        """One x_t for every sequence; the mask counts are spread evenly over a block's 1..B_b.
+
+        The k of a block is drawn from strata of rows, and within these from strata of the row's blocks, each
+        in random order: each k is still uniform.
+        """
+        (rows, width), device = clean.tokens.shape, clean.tokens.device
+        prompt = int(prompt_width(clean.is_completion))
+        require(
+            prompt % self.block == 0,
+            f"completions begin at column {prompt}, which is not a multiple of the block {self.block}: pad "
+            "the rows with dtm.records.aligned",
+        )
+        length = MaskCount(self.block, self.end_id).trained_length(clean)
+        longest = width - prompt
+        cells = rows, -(-longest // self.block)
+
+        def noise(shape: tuple[int, int]) -> Tensor:
+            return torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
+
+        of_row, of_block = (noise(cells).argsort(dim) for dim in (0, 1))
+        stratum = of_row + (of_block + noise(cells)) / cells[1]
+        masked, weight = mask_blocks(
+            clean.is_completion, length, stratum / rows, noise((rows, width)), self.block
+        )
+        return MaskedStates(
+            tokens=torch.where(masked, mask_id, clean.tokens),
+            clean=clean.tokens,
+            attention=where_padded(clean.attention),
+            eligible=masked,
+            row_weight=torch.ones(rows, device=device),
+            row_length=length,
+            length=longest,
+            batch_rows=rows,
+            batch_length=length.sum(),
+            position_weight=weight.float(),
+            doubled=True,
+        )
+
+
+def mask_blocks(
+    is_completion: Bool[Tensor, "B L"],
+    length: Int[Tensor, " B"],
+    share: Float[Tensor, "B N"],
+    order: Float[Tensor, "B L"],
+    block: int,
+) -> tuple[Bool[Tensor, "B L"], Float[Tensor, "B L"]]:
+    """Masked positions, which are all scored, and the weight B_b / k of each position's block.
+
+    Of B_b positions ⌊share · B_b⌋ + 1 are masked, those with the smallest ``order`` in [0, 1). Positions from
+    ``length`` on are neither masked nor scored.
+    """
+    index = is_completion.long().cumsum(1) - 1
+    trained = is_completion & (index < length[:, None])
+    number = index.clamp(min=0) // block
+    start = torch.arange(share.shape[1], device=share.device) * block
+    size = (length[:, None] - start).clamp(0, block)
+    count = torch.minimum((share * size).long() + 1, size)
+    # Sorted by block and then by order, the positions of block b have the ranks from b · B on.
+    rank = (number + order).masked_fill(~trained, torch.inf).argsort(1).argsort(1) - number * block
+    count, size = count.gather(1, number), size.gather(1, number)
+    return trained & (rank < count), size / count.clamp(min=1)

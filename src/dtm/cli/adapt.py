@@ -43,7 +43,9 @@ def adapt(arguments: list[str]) -> int:
     from dtm.config.serialise import load_yaml, to_yaml
     from dtm.loop.corpus import corpus_shares
 
-    flags = [next((flag.replace(a, b, 1) for a, b in ALIASES.items() if _is(flag, a)), flag) for flag in flags]
+    flags = [
+        next((flag.replace(a, b, 1) for a, b in ALIASES.items() if _is(flag, a)), flag) for flag in flags
+    ]
     start = AdaptConfig(source=options.source, recipe=_name(options.source))
     if options.resume:
         start = load_yaml(_started(start, options.out), start)

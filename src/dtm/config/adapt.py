@@ -50,7 +50,9 @@ class CorpusConfig:
         for name in ("skilled", "right"):
             value = getattr(self, name)
             require(0 <= value <= 1, f"corpus.{name} is a share in [0, 1], got {value:g}")
-        require(self.own == 0 or self.data is not None, "corpus.own needs your rows: --corpus.data FILE.jsonl")
+        require(
+            self.own == 0 or self.data is not None, "corpus.own needs your rows: --corpus.data FILE.jsonl"
+        )
         require(self.instructions >= 1, "corpus.instructions must be at least 1")
         require(
             0 < self.lengths[0] <= self.lengths[1] <= self.lengths[2],

@@ -17,7 +17,6 @@ from dtm.evaluation.evaluate import evaluate
 from dtm.loop.corpus import corpus_parts, corpus_shares, prefetched
 from dtm.loop.pretraining import Pretrainer
 from dtm.masking import MaskCount, Masking
-
 from dtm.models.placement import Placement
 from dtm.models.source import Source, as_diffusion, load_causal
 from dtm.models.storage import save_hub
@@ -96,7 +95,9 @@ def require_same(folder: RunFolder, config: AdaptConfig) -> None:
     """Refuse to continue an adaptation with other settings."""
     found = "\n".join(obstacles(load_yaml(folder.config, AdaptConfig()), config))
     if found:
-        raise ConfigError(f"{folder.path} was started with other settings:\n{found}\nStart a new run with --out")
+        raise ConfigError(
+            f"{folder.path} was started with other settings:\n{found}\nStart a new run with --out"
+        )
 
 
 def new_adapter(
@@ -112,9 +113,7 @@ def new_adapter(
     chat = Chat(source.tokenizer)
     attention_block = config.block if config.attention == "block" else None
     parts = corpus_parts(config, source.model, chat, placement, folder)
-    mixture = Mixture(
-        parts, chat, source.eos_id, config.seed, config.corpus.lengths, attention_block or 1
-    )
+    mixture = Mixture(parts, chat, source.eos_id, config.seed, config.corpus.lengths, attention_block or 1)
     return Pretrainer(
         as_diffusion(source.model, source.mask_id, attention_block),
         prefetched(mixture, config),
@@ -137,6 +136,7 @@ def adaptation_masks(config: AdaptConfig, eos_id: int) -> tuple[Masking, Masking
     end_id = None if config.pretrain.after_end else eos_id
     if config.attention == "block":
         from dtm.masking.every_block import EveryBlock
+
         return EveryBlock(config.block), EveryBlock(config.block, end_id)
     return MaskCount(), MaskCount(config.block, end_id)
 

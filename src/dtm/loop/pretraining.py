@@ -15,8 +15,8 @@ from torch import Tensor
 
 from dtm.config import PretrainConfig
 from dtm.errors import DivergedError, require
-from dtm.loop.state import load_optimizer, optimizer_tensors
 from dtm.loop.assemble import Assembly
+from dtm.loop.state import load_optimizer, optimizer_tensors
 from dtm.masking import Masking
 from dtm.methods import mdm_loss
 from dtm.models.placement import Placement

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from fractions import Fraction
 from random import Random
 from typing import Any
 
@@ -22,6 +21,8 @@ MULTIPLY = 0.15
 """Share of expressions with * or /: of the published test items, 27 of 256 need one."""
 SHAPES = ("{}*{}+{}", "{}*{}-{}", "{}-{}*{}", "({}+{})*{}", "({}-{})*{}", "{}/{}+{}", "{}/{}-{}", "{}-{}/{}",
           "({}+{})/{}", "({}-{})/{}")  # fmt: skip
+SIGNS = ((1, 1, 1), (1, 1, -1), (1, -1, 1), (-1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1))
+"""Signs of a sum that begins with a plus."""
 LINES = 10
 """Lines of arithmetic in a row."""
 VALUES = 0.25
@@ -39,8 +40,8 @@ class Countdown:
         """One item in the benchmark's words."""
         item, solution = _solved(random, self.held_out)
         while random.random() >= right:
-            careless = expression(random, item.numbers)
-            if evaluate(careless) != item.target:
+            careless, value = expression(random, item.numbers)
+            if value != item.target:
                 solution = careless
                 break
         return Example.of(prompt(item), answer_block(solution))
@@ -65,25 +66,26 @@ class Arithmetic:
         )
 
 
-def expression(random: Random, numbers: tuple[int, ...]) -> str:
-    """A random expression that uses each of three numbers once.
+def expression(random: Random, numbers: tuple[int, ...]) -> tuple[str, int | None]:
+    """A random expression that uses each of three numbers once, and its value; None: not an integer.
 
     The terms of a sum keep the order of the numbers, those with a plus first: what is left to find are the
     signs.
     """
     if random.random() < MULTIPLY:
-        return random.choice(SHAPES).format(*random.sample(numbers, 3))
-    signs = random.choice(("+++", "++-", "+-+", "-++", "+--", "-+-", "--+"))
-    terms = sorted(zip(signs, numbers, strict=True), key=lambda term: term[0] == "-")
-    return "".join(f"{sign}{number}" for sign, number in terms).removeprefix("+")
+        text = random.choice(SHAPES).format(*random.sample(numbers, 3))
+        value = evaluate(text)
+        return text, int(value) if value is not None and value.denominator == 1 else None
+    signs = random.choice(SIGNS)
+    terms = sorted((sign * number for sign, number in zip(signs, numbers, strict=True)), key=lambda n: n < 0)
+    return "".join(f"{term:+d}" for term in terms).removeprefix("+"), sum(terms)
 
 
-def _sum(random: Random) -> tuple[str, Fraction]:
+def _sum(random: Random) -> tuple[str, int]:
     """An expression of any three numbers, and its value."""
     while True:
-        text = expression(random, _numbers(random))
-        value = evaluate(text)
-        if value is not None and value.denominator == 1 and abs(value) < 1000:
+        text, value = expression(random, _numbers(random))
+        if value is not None and abs(value) < 1000:
             return text, value
 
 
@@ -91,11 +93,10 @@ def _solved(random: Random, held_out: Collection[Any]) -> tuple[CountdownItem, s
     """An item that is not held out, and an expression that reaches its target."""
     while True:
         numbers = _numbers(random)
-        text = expression(random, numbers)
-        value = evaluate(text)
-        if value is None or value.denominator != 1 or not TARGETS[0] <= value <= TARGETS[1]:
+        text, value = expression(random, numbers)
+        if value is None or not TARGETS[0] <= value <= TARGETS[1]:
             continue
-        item = CountdownItem(numbers, int(value))
+        item = CountdownItem(numbers, value)
         if item.key not in held_out:
             return item, text
 

@@ -13,15 +13,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-
 from dtm.engine import Decoder, generate
 from dtm.errors import DataError, require
 from dtm.models.transformer import Transformer
 from dtm.random import derived_seed
 from dtm.records import Prompts
 from dtm.tasks.corpus.part import Example
-from dtm.tasks.language.tokenizer import Chat
 from dtm.tasks.language.task import pad_left
+from dtm.tasks.language.tokenizer import Chat
 
 ASKED, ANSWERED = 64, 160
 """Most tokens of an instruction and of its answer."""
@@ -93,7 +92,9 @@ def _example(line: str, where: str) -> Example:
     except json.JSONDecodeError as problem:
         raise DataError(f"{where}: not JSON ({problem.msg})") from None
     require(
-        isinstance(row, dict) and {"prompt", "completion"} <= row.keys() and isinstance(row["completion"], str),
+        isinstance(row, dict)
+        and {"prompt", "completion"} <= row.keys()
+        and isinstance(row["completion"], str),
         f'{where}: must be an object with a "prompt" (text or messages) and a "completion" (text)',
         DataError,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -19,6 +19,7 @@ from dtm.random import derived_seed
 from dtm.records import Sequences
 from dtm.tasks.corpus.part import Example, Part
 from dtm.tasks.language.tokenizer import Chat
+
 
 class Ids(NamedTuple):
     """Token ids of a prompt and of its answer, and which of the answer's are learnt."""
@@ -82,11 +83,13 @@ class Mixture:
         return found
 
     def _sequences(self, rows: Sequence[Ids], length: int) -> Sequences:
-        tokens, real, learnt = (list[list[Any]]() for _ in range(3))
-        for row in rows:
-            padding = self._width(row.prompt) - len(row.prompt)
-            end = length - padding - len(row.prompt) - len(row.answer)
-            tokens.append([self.end_id] * padding + row.prompt + row.answer + [self.end_id] * end)
-            real.append([False] * padding + [True] * (length - padding))
-            learnt.append([False] * (padding + len(row.prompt)) + row.learnt + [True] * end)
-        return Sequences(torch.tensor(tokens), torch.tensor(real), torch.tensor(learnt))
+        tokens = torch.full((len(rows), length), self.end_id)
+        real, learnt = (torch.ones(len(rows), length, dtype=torch.bool) for _ in range(2))
+        for number, row in enumerate(rows):
+            begin = self._width(row.prompt)
+            first, end = begin - len(row.prompt), begin + len(row.answer)
+            tokens[number, first:end] = torch.tensor(row.prompt + row.answer)
+            real[number, :first] = False
+            learnt[number, :begin] = False
+            learnt[number, begin:end] = torch.tensor(row.learnt)
+        return Sequences(tokens, real, learnt)

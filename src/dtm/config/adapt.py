@@ -15,9 +15,9 @@ class CorpusConfig:
 
     general: float = 0.3
     """Share of general instructions, which the source model writes and answers itself."""
-    countdown: float = 0.15
+    countdown: float = 0.2
     """Share of Countdown items in the benchmark's words."""
-    arithmetic: float = 0.25
+    arithmetic: float = 0.2
     """Share of rows with many short lines of arithmetic."""
     sudoku: float = 0.05
     """Share of 4x4 Sudoku puzzles in the benchmark's words."""
@@ -34,14 +34,13 @@ class CorpusConfig:
     """Your own rows: JSON lines with a "prompt" (text or messages) and a "completion"."""
     instructions: int = 4096
     """General instructions that the source writes before training."""
-    skilled: float = 0.85
+    skilled: float = 0.75
     """Share of the training in which all answers are right, so that the model learns the tasks."""
     right: float = 0.2
     """Share of right answers to tasks after that: a weak base that has the skill, for reward fine-tuning. 1:
     as skilled as it gets."""
-    lengths: tuple[int, int, int] = (288, 384, 1376)
-    """Row lengths in tokens. Each step draws one of the first two for the rows that fit into it; the others
-    have the last one."""
+    lengths: tuple[int, int, int] = (256, 448, 1376)
+    """Row lengths in tokens; a step has one batch of each, and rows longer than the last are left out."""
 
     def __post_init__(self) -> None:
         for name in SHARES:
@@ -65,7 +64,7 @@ SHARES = ("general", "countdown", "arithmetic", "sudoku", "sudoku_lines", "gsm8k
 
 
 def _training() -> PretrainConfig:
-    return PretrainConfig(steps=1500, batch=256, settle=0.3, after_end=False, lr=6e-4, held_out=256)
+    return PretrainConfig(steps=1000, batch=256, settle=0.3, after_end=False, lr=6e-4, held_out=256)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -39,8 +39,8 @@ class Mixture:
     end_id: int
     seed: int
     lengths: tuple[int, ...]
-    """Row lengths, ascending. The batch of a step has the rows that fit into one of the shorter lengths, drawn
-    at random, and a second batch of the longest length has the others."""
+    """Row lengths, ascending; a step has one batch of each. Rows are not always in the shortest batch that
+    they fit into, so that answers of a kind come with different numbers of end tokens."""
     block: int = 1
     """Completions begin at multiples of this."""
 
@@ -50,12 +50,11 @@ class Mixture:
         names = random.choices(list(self.parts), [share for share, _ in self.parts.values()], k=count)
         drawn = [self.parts[name][1].draw(random, right) for name in names]
         rows = self._encoded(drawn)
-        short = random.choice(self.lengths[:-1] or self.lengths)
-        groups = {length: list[Ids]() for length in dict.fromkeys((short, self.lengths[-1]))}
+        groups = {length: list[Ids]() for length in self.lengths}
         for row in rows:
-            length = next((each for each in groups if self._width(row.prompt) + len(row.answer) < each), None)
-            if length is not None:
-                groups[length].append(row)
+            fitting = [length for length in self.lengths if self._width(row.prompt) + len(row.answer) < length]
+            if fitting:
+                groups[self._choose(random, fitting)].append(row)
         found = [self._sequences(group, length) for length, group in groups.items() if group]
         require(
             bool(found),
@@ -63,6 +62,11 @@ class Mixture:
             DataError,
         )
         return found
+
+    def _choose(self, random: Random, fitting: Sequence[int]) -> int:
+        """The shortest length that fits, or the next one; not the longest unless nothing else fits."""
+        choices = [length for length in fitting[:2] if length != self.lengths[-1]]
+        return random.choice(choices or fitting[:1])
 
     def _width(self, prompt: Sequence[int]) -> int:
         """Columns of a prompt with its padding."""

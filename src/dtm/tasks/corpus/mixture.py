@@ -39,8 +39,8 @@ class Mixture:
     end_id: int
     seed: int
     lengths: tuple[int, ...]
-    """Row lengths, ascending. The batch of a step has the rows that fit into one of the shorter lengths, drawn
-    at random, and a second batch of the longest length has the others."""
+    """Row lengths, ascending. The batch of a step has the rows that fit into one of the shorter lengths,
+    drawn at random, and a second batch of the longest length has the others."""
     block: int = 1
     """Completions begin at multiples of this."""
 

@@ -36,6 +36,7 @@ from dtm.models.transformer import Transformer
 from dtm.random import derived_seed, stream
 from dtm.recipes import recipe
 from dtm.report.run import write_report
+from dtm.runs.bases import SOURCES, find_base
 from dtm.runs.checkpoint import has_checkpoint
 from dtm.runs.events import Callback, JsonLines, SampleFiles, read_events
 from dtm.runs.folder import RunFolder, write_json
@@ -246,7 +247,10 @@ def _save(policy: Policy, config: RunConfig, folder: RunFolder) -> None:
     elif policy.lora is None:
         save_model(model, folder.model)
     else:
-        save_adapter(model, policy.lora, folder.model, str(config.model.base))
+        base = str(config.model.base)
+        if Path(base).is_dir():  # also a run's, whose model lies in a folder below
+            base = str(find_base(config))
+        save_adapter(model, policy.lora, folder.model, base)
 
 
 def _start(
@@ -287,7 +291,7 @@ def _resolve(
         return saved, folder
     if reward is not None:  # the function may have been fixed since
         config = replace(config, reward=replace(config.reward, function=saved.reward.function))
-    if config.model.base is None:  # the run has written down which one it found
+    if config.model.base in (None, *SOURCES):  # the run has written down which one it found
         config = replace(config, model=replace(config.model, base=saved.model.base))
     return config, folder
 

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from dtm.cli.adapt import adapt
+from dtm.cli.chat import chat
 from dtm.cli.compare import compare
 from dtm.cli.evaluation import evaluate
 from dtm.cli.fit import fit
@@ -31,6 +32,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "compare": compare,
     "eval": evaluate,
     "sample": sample,
+    "chat": chat,
     "grade": grade,
     "export": export,
     "fit": fit,

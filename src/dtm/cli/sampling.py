@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import argparse
 
+from dtm.cli.asking import Speaker, add_options
 from dtm.cli.parse import make_parser, refuse, refuse_model
-from dtm.errors import require
 
 OF_RUNS = ("prompts", "completions", "base")
 OF_PROMPTS = ("length", "steps", "block", "temperature", "device", "precision")
@@ -52,51 +52,16 @@ def _sample_parser() -> argparse.ArgumentParser:
     runs.add_argument("--base", action="store_true", default=None, help="sample the base model instead")
     asked = parser.add_argument_group("a prompt of yours")
     asked.add_argument("--prompt", metavar="TEXT", help="what the model is asked")
-    asked.add_argument("--length", type=int, metavar="L", help="tokens of the answer (default: 128)")
-    asked.add_argument("--steps", type=int, metavar="N", help="steps to uncover them in (default: L / 2)")
-    asked.add_argument(
-        "--block", type=int, metavar="B", help="block size (default: 32, or L where it is less)"
-    )
-    asked.add_argument("--temperature", type=float, metavar="T", help="of the token draws (default: 0)")
-    asked.add_argument("--device", choices=["auto", "cpu", "cuda"], help="default: cuda where there is one")
-    asked.add_argument("--precision", choices=["auto", "float32", "bfloat16"], help="default: auto")
+    add_options(asked)
     return parser
 
 
 def _denoise(options: argparse.Namespace) -> int:
-    length = 128 if options.length is None else options.length
-    require(length >= 1, f"--length must be at least 1, got {length}")
-    block = min(32, length) if options.block is None else options.block
-    require(
-        block >= 1 and length % block == 0,
-        f"--length {length} must be a multiple of the block of {block} tokens",
-    )
-    steps = max(1, length // 2) if options.steps is None else options.steps
-    require(
-        steps >= 1 and length % steps == 0 and block % (length // steps) == 0,
-        f"--steps {steps} does not share out {length} tokens evenly over blocks of {block}: each step must "
-        "reveal the same whole number of tokens, and blocks must be made of whole steps",
-    )
-
     from rich.console import Console
 
-    from dtm.engine import Decoder, SampledConfidence
-    from dtm.engine.frames import frames
-    from dtm.evaluation.complete import complete_batch
-    from dtm.evaluation.subject import Source, Subject
+    from dtm.evaluation.subject import Source
     from dtm.report.denoising import show
 
-    decoder = Decoder(
-        order=SampledConfidence(),
-        block=block,
-        tokens_per_step=length // steps,
-        temperature=options.temperature or 0.0,
-    )
-    source = Source.find(options.model)
-    subject = Subject.load(source, options.device or "auto", options.precision or "auto")
-    asked = subject.chat.ask(options.prompt)
-    with subject.autocast():
-        done = complete_batch(subject.model, [asked], length, decoder, subject.device, options.seed)
-    replay = list(frames(done.tokens[0, -length:].cpu(), done.revealed_at[0, -length:].cpu()))
-    show(replay, subject.chat.read, Console())
+    speaker = Speaker.load(Source.find(options.model), options)
+    show(speaker.answer(options.prompt, options.seed).frames, speaker.subject.chat.read, Console())
     return 0

@@ -34,6 +34,8 @@ class CorpusConfig:
     """Your own rows: JSON lines with a "prompt" (text or messages) and a "completion"."""
     instructions: int = 4096
     """General instructions that the source writes before training."""
+    workers: int = 2
+    """Processes that make batches ahead of the training; 0: the training makes them itself."""
     skilled: float = 0.75
     """Share of the training in which all answers are right, so that the model learns the tasks."""
     right: float = 0.2
@@ -52,6 +54,7 @@ class CorpusConfig:
         require(
             self.own == 0 or self.data is not None, "corpus.own needs your rows: --corpus.data FILE.jsonl"
         )
+        require(self.workers >= 0, f"corpus.workers must not be negative, got {self.workers}")
         require(self.instructions >= 1, "corpus.instructions must be at least 1")
         require(
             0 < self.lengths[0] <= self.lengths[1] <= self.lengths[2],

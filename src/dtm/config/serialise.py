@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 
 import yaml
 
-from dtm.config import MethodConfig, RunConfig, TaskConfig, configure_method, configure_task
+from dtm.config import MethodConfig, TaskConfig, configure_method, configure_task
 from dtm.config.legacy import convert, is_legacy
 from dtm.errors import ConfigError, DtmWarning, nearest
 
 Config = TypeVar("Config")
+"""Any configuration: a frozen dataclass of fields and sections."""
 
 SCIENTIFIC = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 """YAML 1.1 reads 3e-4 as text, since it has no point, and 1.5e1, since it has no sign."""
@@ -26,12 +27,12 @@ CHANGEABLE = frozenset(("reward.on_error", "reward.timeout", "checkpoint.every",
 """Fields that a run may be continued with other values of."""
 
 
-def to_yaml(config: RunConfig) -> str:
+def to_yaml(config: object) -> str:
     """The whole configuration as YAML text."""
     return yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
 
 
-def load_yaml(path: Path, start: RunConfig) -> RunConfig:
+def load_yaml(path: Path, start: Config) -> Config:
     """``start`` with the fields that the file names replaced by its values.
 
     A file of release 0.1 is converted, with a notice.
@@ -109,7 +110,7 @@ def _section(current: Any, data: Mapping[str, Any]) -> Any:
     return current
 
 
-def differences(old: RunConfig, new: RunConfig, apart_from: Collection[str] = ()) -> Iterator[str]:
+def differences(old: Config, new: Config, apart_from: Collection[str] = ()) -> Iterator[str]:
     """One line for each field in which two configurations differ."""
     before, after = leaves(old), leaves(new)
     for name in before | after:
@@ -117,12 +118,12 @@ def differences(old: RunConfig, new: RunConfig, apart_from: Collection[str] = ()
             yield f"{name}: {before.get(name)!r} → {after.get(name)!r}"
 
 
-def obstacles(saved: RunConfig, config: RunConfig) -> Iterator[str]:
+def obstacles(saved: Config, config: Config) -> Iterator[str]:
     """The differences with which a run cannot be continued."""
     return differences(saved, config, CHANGEABLE)
 
 
-def leaves(config: RunConfig) -> dict[str, Any]:
+def leaves(config: object) -> dict[str, Any]:
     """Every field by its full name, as in ``tilt.step``."""
     return dict(_leaves(_plain(config)))
 

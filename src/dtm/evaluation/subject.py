@@ -56,25 +56,35 @@ class Source:
         if (path / "config.yaml").is_file():
             return cls._of_run(name, RunFolder(path))
         if (path / ADAPTER).is_file():
-            return cls._of_adapter(name, path, _base_of(path), nf4=False, run=None)
+            base = _base_of(path)
+            below = find_folder(base)
+            return cls(name, base, below, path, below, nf4=False, run=None)
         folder = find_folder(name)
         return cls(name, name, folder, None, folder, nf4=False, run=None)
+
+    def untuned(self) -> Source:
+        """The base below a tuned run or an adapter."""
+        if self.adapter is not None:
+            return replace(self, name=self.base, adapter=None)
+        below = None if self.run is None else find_base(self.run.read_config())
+        require(
+            below is not None,
+            f"{self.name} is neither a tuned run nor an adapter: it has no base",
+        )
+        return Source.find(str(below))
 
     @classmethod
     def _of_run(cls, name: str, run: RunFolder) -> Source:
         folder, config = run.finished(run.model), run.read_config()
         base = config.model.base
         if (folder / ADAPTER).is_file():
-            found = cls._of_adapter(name, folder, base or _base_of(folder), config.model.nf4, run)
-            return replace(found, asked=asked_for(config.model))
+            base = base or _base_of(folder)
+            below = find_base(config) or find_folder(base)
+            asked = asked_for(config.model)
+            return cls(name, base, below, folder, below, config.model.nf4, run, asked)
         # A run that trained all weights has the tokenizer of its base.
         tokenizer = find_base(config) or folder
         return cls(name, str(folder), folder, None, tokenizer, nf4=False, run=run)
-
-    @classmethod
-    def _of_adapter(cls, name: str, adapter: Path, base: str, nf4: bool, run: RunFolder | None) -> Source:
-        below = find_folder(base)
-        return cls(name, base, below, adapter, below, nf4, run)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from dtm.models.shape import TransformerConfig
 from dtm.models.storage import check_weights
 from dtm.models.transformer import Transformer
 from dtm.random import stream
-from dtm.runs.bases import GIVEN, asked_for, check_base, find_base, is_factory, load_base, no_base
+from dtm.runs.bases import GIVEN, asked_for, check_base, find_base, is_factory, is_newest, load_base, no_base
 from dtm.tasks.base import Reward, Task
 from dtm.tasks.build import as_task, build_task
 from dtm.tasks.language import LanguageTask
@@ -64,7 +64,7 @@ class Assembly:
     def run_config(self) -> RunConfig:
         """The configuration that a run writes down: with the folder of its base."""
         model = self.config.model
-        if model.base is not None or self.base_folder is None:
+        if self.base_folder is None or not is_newest(model.base, self.base_folder):
             return self.config
         return replace(self.config, model=replace(model, base=str(self.base_folder)))
 

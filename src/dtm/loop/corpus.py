@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from dtm.config.adapt import SHARES, AdaptConfig, CorpusConfig
 from dtm.errors import require
@@ -34,21 +38,46 @@ HELD_OUT = 0.05
 
 
 def prefetched(mixture: Mixture, config: AdaptConfig) -> Corpus:
-    """The batches of a mixture; those of the next step are made while a step runs."""
-    settings, pool = config.pretrain, ThreadPoolExecutor(1)
-    made: dict[int, Future[list[Sequences]]] = {}
-
-    def draw(step: int) -> list[Sequences]:
-        is_skilled = step < config.corpus.skilled * settings.steps
-        return mixture.batches("corpus", step, settings.batch, 1.0 if is_skilled else config.corpus.right)
+    """The batches of a mixture, made ahead by processes of their own; the training keeps its processor."""
+    settings, workers = config.pretrain, config.corpus.workers
+    held_out = mixture.batches("held-out corpus", 0, settings.held_out, 1.0)
+    if workers == 0:
+        return Corpus(lambda step: step_batches(mixture, config, step), held_out)
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _keep, (mixture, config))
+    made: dict[int, Future[list[Arrays]]] = {}
 
     def batches(step: int) -> list[Sequences]:
-        for wanted in (step, step + 1, step + 2):
-            if wanted not in made:
-                made[wanted] = pool.submit(draw, wanted)
-        return made.pop(step).result()
+        for ahead in range(step, min(step + 2 * workers + 1, settings.steps)):
+            if ahead not in made:
+                made[ahead] = pool.submit(_kept_batches, ahead)
+        return [Sequences(*map(torch.from_numpy, arrays)) for arrays in made.pop(step).result()]
 
-    return Corpus(batches, mixture.batches("held-out corpus", 0, settings.held_out, 1.0))
+    return Corpus(batches, held_out)
+
+
+def step_batches(mixture: Mixture, config: AdaptConfig, step: int) -> list[Sequences]:
+    """The batches of one step: right answers at first, careless ones among them later."""
+    is_skilled = step < config.corpus.skilled * config.pretrain.steps
+    right = 1.0 if is_skilled else config.corpus.right
+    return mixture.batches("corpus", step, config.pretrain.batch, right)
+
+
+Arrays = tuple[Any, Any, Any]
+"""The tensors of `Sequences` as numpy arrays, which pass between processes without shared memory."""
+_KEPT: list[tuple[Mixture, AdaptConfig]] = []
+"""In a process that makes batches: the mixture."""
+
+
+def _keep(mixture: Mixture, config: AdaptConfig) -> None:
+    """Prepare a process: it leaves Ctrl-C to the training, which ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    _KEPT.append((mixture, config))
+
+
+def _kept_batches(step: int) -> list[Arrays]:
+    made = step_batches(*_KEPT[0], step)
+    return [(batch.tokens.numpy(), batch.attention.numpy(), batch.is_completion.numpy()) for batch in made]
 
 
 def corpus_parts(

@@ -30,6 +30,8 @@ from dtm.tasks.base import Task
 
 REPORT_EVERY = 100
 """Steps between held-out bounds."""
+SAVE_EVERY = 120.0
+"""Seconds between checkpoints."""
 AHEAD = 16
 """Batches of examples drawn together: on a GPU a draw costs the same for many rows as for few."""
 RECORDED = 30_000_000
@@ -77,7 +79,7 @@ class Pretrainer:
             fused=self.device.type == "cuda",
         )
         self.step, self.seconds, self.tokens = 0, 0.0, 0
-        self._begin = time.perf_counter()
+        self._begin = self._saved_at = time.perf_counter()
         self._clock = self._begin, self.step, self.tokens
 
     def run(self) -> float:
@@ -90,7 +92,7 @@ class Pretrainer:
                 loss = self._advance()
                 if self.step % REPORT_EVERY == 0 or self.step == self.settings.steps:
                     self._report(float(loss))
-                if self.step % (10 * REPORT_EVERY) == 0:
+                if time.perf_counter() - self._saved_at > SAVE_EVERY:
                     self.save()
         except Interrupted:
             self.save()
@@ -181,7 +183,8 @@ class Pretrainer:
                 "model": self.model.state_dict(),
                 "optimizer": optimizer_tensors(self.model, self.optimizer),
             }
-            self.seconds = time.perf_counter() - self._begin
+            self._saved_at = time.perf_counter()
+            self.seconds = self._saved_at - self._begin
             state = {"step": self.step, "seconds": self.seconds, "tokens": self.tokens}
             save_checkpoint(self.checkpoints, self.step, Checkpoint(tensors, state), keep=2)
 

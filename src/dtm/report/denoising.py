@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from dtm.engine.frames import Frame
@@ -29,12 +30,31 @@ def show(frames: Sequence[Frame], read: Read, console: Console) -> None:
             console.print(f"── step {frame.step} of {frames[-1].step}", highlight=False)
             console.print(drawn(frame, read), highlight=False, soft_wrap=True)
         return
-    pause = min(LONGEST, SECONDS / len(frames))
+    _play([drawn(frame, read) + _caption(frame, frames) for frame in frames], console)
+
+
+def show_together(replays: Mapping[str, Sequence[Frame]], read: Read, console: Console) -> None:
+    """Replay completions side by side on a terminal, each under its name."""
+    longest = max(map(len, replays.values()))
+    pictures = []
+    for step in range(longest):
+        table = Table(*replays, box=None, expand=True, padding=(0, 2, 0, 0), header_style="bold")
+        now = [(frames[min(step, len(frames) - 1)], frames) for frames in replays.values()]
+        table.add_row(*(drawn(frame, read) + _caption(frame, frames) for frame, frames in now))
+        pictures.append(table)
+    _play(pictures, console)
+
+
+def _play(pictures: Sequence[RenderableType], console: Console) -> None:
+    pause = min(LONGEST, SECONDS / len(pictures))
     with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
-        for frame in frames:
-            caption = Text(f"\nstep {frame.step} of {frames[-1].step}", style="dim")
-            live.update(drawn(frame, read) + caption, refresh=True)
+        for picture in pictures:
+            live.update(picture, refresh=True)
             time.sleep(pause)
+
+
+def _caption(frame: Frame, frames: Sequence[Frame]) -> Text:
+    return Text(f"\nstep {frame.step} of {frames[-1].step}", style="dim")
 
 
 def drawn(frame: Frame, read: Read) -> Text:

@@ -70,6 +70,11 @@ def find_base(config: RunConfig) -> Path | None:
     )
 
 
+def is_newest(base: str | None, folder: Path) -> bool:
+    """Whether a base's name stands for the newest model under ``runs/``: later it may be another one."""
+    return base is None or (folder.parents[1:2] == (RUNS,) and not Path(base).is_dir())
+
+
 def no_base(config: RunConfig) -> ConfigError:
     """The error of a run that has no base to start from."""
     return ConfigError(

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dtm.config import RunConfig
+from dtm.config.adapt import AdaptConfig
 from dtm.config.legacy import is_legacy
 from dtm.config.serialise import load_yaml, read_mapping, to_yaml
 from dtm.errors import CheckpointError, ConfigError, nearest, require
@@ -39,7 +40,7 @@ class RunFolder:
     path: Path
 
     @classmethod
-    def create(cls, config: RunConfig, kind: str, out: str | Path | None) -> RunFolder:
+    def create(cls, config: RunConfig | AdaptConfig, kind: str, out: str | Path | None) -> RunFolder:
         """A new folder, ``runs/RECIPE-KIND-TIME`` unless a path is given, with the resolved configuration."""
         path = Path(out) if out else unused(RUNS / f"{config.recipe}-{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
         require_new(path)

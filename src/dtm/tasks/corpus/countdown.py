@@ -102,4 +102,4 @@ def _solved(random: Random, held_out: Collection[Any]) -> tuple[CountdownItem, s
 
 
 def _numbers(random: Random) -> tuple[int, ...]:
-    return tuple(random.randint(NUMBERS[0], NUMBERS[1] + 1) for _ in range(3))
+    return tuple(random.randint(*NUMBERS) for _ in range(3))

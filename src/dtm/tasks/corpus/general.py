@@ -19,6 +19,7 @@ from dtm.models.transformer import Transformer
 from dtm.random import derived_seed
 from dtm.records import Prompts
 from dtm.tasks.corpus.part import Example
+from dtm.tasks.language.rows import is_prompt, json_lines
 from dtm.tasks.language.task import pad_left
 from dtm.tasks.language.tokenizer import Chat
 
@@ -78,23 +79,14 @@ def save_rows(rows: Sequence[Example], path: Path) -> None:
 def read_rows(path: Path) -> list[Example]:
     """Rows of a JSON-lines file, each with a "prompt" and a "completion"."""
     require(path.is_file(), f"corpus.data: no file {path}", DataError)
-    rows: list[Example] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if line.strip():
-            rows.append(_example(line, f"{path}, line {number}"))
+    rows = [_example(row, where) for where, row in json_lines(path)]
     require(bool(rows), f"{path} has no rows", DataError)
     return rows
 
 
-def _example(line: str, where: str) -> Example:
-    try:
-        row: Any = json.loads(line)
-    except json.JSONDecodeError as problem:
-        raise DataError(f"{where}: not JSON ({problem.msg})") from None
+def _example(row: Any, where: str) -> Example:
     require(
-        isinstance(row, dict)
-        and {"prompt", "completion"} <= row.keys()
-        and isinstance(row["completion"], str),
+        isinstance(row, dict) and is_prompt(row.get("prompt")) and isinstance(row.get("completion"), str),
         f'{where}: must be an object with a "prompt" (text or messages) and a "completion" (text)',
         DataError,
     )

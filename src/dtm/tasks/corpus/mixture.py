@@ -52,7 +52,8 @@ class Mixture:
         rows = self._encoded(drawn)
         groups = {length: list[Ids]() for length in self.lengths}
         for row in rows:
-            fitting = [length for length in self.lengths if self._width(row.prompt) + len(row.answer) < length]
+            needed = self._width(row.prompt) + len(row.answer)
+            fitting = [length for length in self.lengths if needed < length]
             if fitting:
                 groups[self._choose(random, fitting)].append(row)
         found = [self._sequences(group, length) for length, group in groups.items() if group]

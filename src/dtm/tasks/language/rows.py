@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,19 +40,24 @@ def read_own(path: Path) -> list[Row]:
     """Rows of a JSON-lines file: each has a "prompt", and all have the same other columns."""
     require(path.is_file(), f"task.data: no file {path}", DataError)
     rows: list[Row] = []
+    for where, found in json_lines(path):
+        rows.append(_checked(found, where, rows))
+    require(len(rows) >= 3, f"{path} holds {len(rows)} rows; each of the three splits needs one", DataError)
+    return rows
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """The values of a JSON-lines file, each with its place for errors; empty lines are skipped."""
     for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
         try:
-            found = json.loads(line)
+            yield where, json.loads(line)
         except json.JSONDecodeError as problem:
             raise DataError(f"{where}: not JSON ({problem.msg})") from None
         except UnicodeDecodeError:
             raise DataError(f"{where}: not UTF-8 text; store the file in that encoding") from None
-        rows.append(_checked(found, where, rows))
-    require(len(rows) >= 3, f"{path} holds {len(rows)} rows; each of the three splits needs one", DataError)
-    return rows
 
 
 def checked_rows(values: Iterable[Any], source: str) -> list[Row]:
@@ -79,7 +84,7 @@ def _checked(value: Any, where: str, before: Sequence[Row]) -> Row:
     )
     prompt = value["prompt"]
     require(
-        isinstance(prompt, str) or _are_messages(prompt),
+        is_prompt(prompt),
         f'{where}: "prompt" must be text, or a list of {{"role": …, "content": …}}',
         DataError,
     )
@@ -92,11 +97,12 @@ def _checked(value: Any, where: str, before: Sequence[Row]) -> Row:
     return Row(prompt, columns)
 
 
-def _are_messages(prompt: Any) -> bool:
-    return (
-        isinstance(prompt, list)
-        and bool(prompt)
-        and all(isinstance(turn, dict) and {"role", "content"} <= turn.keys() for turn in prompt)
+def is_prompt(value: Any) -> bool:
+    """Whether a value is text, or a list of messages."""
+    return isinstance(value, str) or (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(turn, dict) and {"role", "content"} <= turn.keys() for turn in value)
     )
 
 

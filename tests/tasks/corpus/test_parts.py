@@ -1,0 +1,191 @@
+"""Parts of the corpus: right answers are right, careless ones are not, test items never occur."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+import pytest
+
+from dtm.tasks.arithmetic import evaluate
+from dtm.tasks.corpus import sudoku as corpus_sudoku
+from dtm.tasks.corpus.countdown import Arithmetic, Countdown
+from dtm.tasks.corpus.gsm8k import Gsm8k, Solved
+from dtm.tasks.corpus.part import Example, Part, answer_block, pieces
+from dtm.tasks.corpus.sudoku import SYMBOLS, Sudoku, SudokuLines
+from dtm.tasks.countdown.items import CountdownItem
+from dtm.tasks.gsm8k.items import Gsm8kItem
+from dtm.tasks.sudoku.exemplars import EXEMPLARS
+from dtm.tasks.sudoku.generate import split_solutions
+from dtm.tasks.sudoku.grids import completions, is_solution, is_unique, is_valid
+
+SOLUTIONS = split_solutions(seed=0)[0][:40]
+
+
+def rows(part: Part, count: int, right: float = 1.0, seed: int = 0) -> list[Example]:
+    random = Random(seed)
+    return [part.draw(random, right) for _ in range(count)]
+
+
+def item_of(row: Example) -> CountdownItem:
+    numbers, target = re.search(r"the numbers \[([\d, ]+)\] .* exactly (\d+)", str(row.prompt)).groups()
+    return CountdownItem(tuple(map(int, numbers.split(", "))), int(target))
+
+
+def inside(row: Example) -> str:
+    return re.fullmatch(r"<answer>\n(.*)\n</answer>", row.answer).group(1)
+
+
+def used(text: str) -> list[int]:
+    return sorted(map(int, re.findall(r"\d+", text)))
+
+
+# ── Countdown ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_right_answers_to_countdown_reach_the_target_with_the_numbers_given():
+    for row in rows(Countdown(()), 300):
+        item, text = item_of(row), inside(row)
+        assert evaluate(text) == item.target
+        assert used(text) == sorted(item.numbers)
+        assert all(1 <= number <= 99 for number in item.numbers)
+        assert 10 <= item.target <= 100
+
+
+def test_careless_answers_to_countdown_use_the_numbers_and_never_reach_the_target():
+    for row in rows(Countdown(()), 300, right=0.0):
+        item, text = item_of(row), inside(row)
+        assert evaluate(text) != item.target
+        assert used(text) == sorted(item.numbers)
+
+
+def test_the_share_of_right_answers_is_the_one_asked_for():
+    drawn = rows(Countdown(()), 1000, right=0.2)
+    right = sum(evaluate(inside(row)) == item_of(row).target for row in drawn)
+    assert 150 < right < 260
+
+
+@pytest.mark.parametrize("part", [Countdown, Arithmetic])
+def test_held_out_items_never_occur_in_any_order_of_their_numbers(part):
+    def keys(rows: list[Example]) -> list:
+        if part is Countdown:
+            return [item_of(row).key for row in rows]
+        lines = re.findall(r"\[(.*)\] (\d+): ", "".join(row.answer for row in rows))
+        return [CountdownItem(tuple(map(int, each.split(", "))), int(goal)).key for each, goal in lines]
+
+    usual = keys(rows(part(()), 60))
+    held_out = frozenset(usual[::2])
+    assert held_out
+    assert not held_out & set(keys(rows(part(held_out), 60)))
+
+
+def test_lines_of_arithmetic_are_right_and_only_their_answers_are_learnt():
+    kinds = set()
+    for row in rows(Arithmetic(()), 40, right=0.0):
+        lines = row.answer.splitlines()
+        assert len(lines) == 14
+        assert [piece.is_learnt for piece in row.pieces] == [False, True] * 14
+        for line, asked, told in zip(lines, row.pieces[::2], row.pieces[1::2], strict=True):
+            assert line == (asked.text + told.text).strip()
+            if "=" in line:
+                kinds.add("value")
+                text, value = line.split("=")
+                assert evaluate(text) == int(value)
+            else:
+                kinds.add("item")
+                numbers, target, text = re.fullmatch(r"\[(.*)\] (\d+): (.*)", line).groups()
+                assert evaluate(text) == int(target)
+                assert used(text) == sorted(map(int, numbers.split(", ")))
+    assert kinds == {"value", "item"}
+
+
+# ── Sudoku ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def puzzle_of(row: Example) -> str:
+    return re.findall(r"Solve the following Sudoku puzzle: (\d{16})", str(row.prompt))[-1]
+
+
+def test_puzzles_are_unique_and_only_the_given_solutions_occur():
+    shown = {exemplar.puzzle for exemplar in EXEMPLARS}
+    for row in rows(Sudoku(SOLUTIONS), 60):
+        puzzle, solution = puzzle_of(row), inside(row)
+        assert solution in SOLUTIONS
+        assert completions(puzzle) == [solution]
+        assert puzzle not in shown
+
+
+def test_careless_answers_to_sudoku_keep_the_given_digits_and_are_wrong():
+    for row in rows(Sudoku(SOLUTIONS), 60, right=0.0):
+        puzzle, answer = puzzle_of(row), inside(row)
+        assert len(answer) == 16
+        assert all(given in ("0", told) for given, told in zip(puzzle, answer, strict=True))
+        assert not is_solution(puzzle, answer)
+
+
+def test_lines_of_sudoku_rename_the_symbols_of_right_solutions():
+    names = set()
+    for row in rows(SudokuLines(SOLUTIONS), 40, right=0.0):
+        symbols = re.search(r"the symbols (\w{4}),", str(row.prompt)).group(1)
+        names.add(symbols)
+        assert symbols == "1234" or set(symbols) <= set(SYMBOLS)
+        back = str.maketrans(symbols, "1234")
+        lines = row.answer.splitlines()
+        assert len(lines) == 10
+        for puzzle, solution in (line.translate(back).split(" ") for line in lines):
+            assert solution in SOLUTIONS
+            assert is_solution(puzzle, solution)
+            assert is_unique(puzzle)
+        assert [piece.is_learnt for piece in row.pieces] == [False, True] * 10
+    assert "1234" in names
+    assert len(names) > 10
+
+
+def test_no_symbol_of_a_renamed_line_is_a_digit_of_a_puzzle():
+    assert not set(SYMBOLS) & set("01234")
+    assert len(set(SYMBOLS)) == len(SYMBOLS)
+    assert is_valid(SOLUTIONS[0])
+    assert 0 < corpus_sudoku.RENAMED < 1
+
+
+# ── GSM8K ────────────────────────────────────────────────────────────────────────────────────────
+
+
+SOLVED = Solved.of(
+    Gsm8kItem("Ann has 3 boxes of 400 pens. How many pens?", "1,200"),
+    "There are 3*400=<<3*400=1200>>1,200 pens.\nSo 1,200.\n#### 1,200",
+)
+
+
+def test_solutions_lose_the_calculator_marks_and_the_line_of_the_answer():
+    assert SOLVED.reasoning == "There are 3*400=1,200 pens.\nSo 1,200."
+    row = rows(Gsm8k([SOLVED]), 1)[0]
+    assert SOLVED.item.question in str(row.prompt)
+    assert row.answer.endswith("<answer>\n\\boxed{1200}\n</answer>")
+    assert "<<" not in row.answer
+    assert "####" not in row.answer
+
+
+def test_a_careless_answer_to_gsm8k_is_another_number_of_the_question():
+    found = {re.search(r"boxed{(\d+)}", row.answer).group(1) for row in rows(Gsm8k([SOLVED]), 40, right=0.0)}
+    assert found == {"3", "400"}
+    alone = Solved.of(Gsm8kItem("How many are 7?", "7"), "Seven.\n#### 7")
+    assert "boxed{7}" in rows(Gsm8k([alone]), 1, right=0.0)[0].answer  # there is no other number
+
+
+# ── parts in general ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "part",
+    [Countdown(()), Arithmetic(()), Sudoku(SOLUTIONS), SudokuLines(SOLUTIONS), Gsm8k([SOLVED])],
+    ids=lambda part: type(part).__name__,
+)
+def test_rows_depend_on_the_random_numbers_alone(part):
+    assert isinstance(part, Part)
+    assert rows(part, 5, 0.5, seed=3) == rows(part, 5, 0.5, seed=3)
+
+
+def test_an_answer_is_its_pieces_joined():
+    assert Example("?", pieces([("1+1=", "2\n"), ("2+2=", "4\n")])).answer == "1+1=2\n2+2=4\n"
+    assert Example.of("?", answer_block("x")).answer == "<answer>\nx\n</answer>"

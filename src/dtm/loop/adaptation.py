@@ -14,7 +14,8 @@ from dtm.engine.collect import Collector
 from dtm.engine.orders import ORDERS
 from dtm.errors import ConfigError
 from dtm.evaluation.evaluate import evaluate
-from dtm.loop.corpus import corpus_parts, corpus_shares, prefetched
+from dtm.evaluation.cost import HELD_OUT_INSTRUCTIONS
+from dtm.loop.corpus import INSTRUCTIONS, corpus_parts, corpus_shares, held_out_instructions, prefetched
 from dtm.loop.pretraining import Pretrainer
 from dtm.masking import MaskCount, Masking
 from dtm.models.placement import Placement
@@ -26,6 +27,7 @@ from dtm.runs.events import Callback, JsonLines
 from dtm.runs.folder import RunFolder, write_json
 from dtm.runs.interrupts import Interrupted, Interrupts
 from dtm.runs.resume import find_run
+from dtm.tasks.corpus.general import save_rows
 from dtm.tasks.corpus.mixture import Mixture
 from dtm.tasks.language.build import language_task
 from dtm.tasks.language.tokenizer import Chat
@@ -80,6 +82,8 @@ def adapt(
             return folder
     adapter.save()
     save_hub(adapter.model, source.tokenizer, folder.model)
+    if (folder.path / INSTRUCTIONS).is_file():
+        save_rows(held_out_instructions(folder.path), folder.model / HELD_OUT_INSTRUCTIONS)
     write_json(folder.model / "source.json", {"name": source.name, "sha256": source.sha256})
     measures = measure_tasks(config, adapter.model, folder.model, placement)
     spent = {

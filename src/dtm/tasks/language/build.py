@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from jaxtyping import Int
+from torch import Tensor
 
 from dtm.config import LanguageConfig
 from dtm.errors import DataError, nearest, require
 from dtm.models.families import read_shape
 from dtm.models.families.settings import STORED, Asked
 from dtm.tasks.language import BENCHMARKS, Benchmark, Chat, LanguageTask, Row, benchmark_rows, read_own
+from dtm.tasks.answers.markup import last_pair
 from dtm.tasks.language.rows import checked_rows, split_off
-from dtm.tasks.language.scores import scores
+from dtm.tasks.language.scores import pass_at, scores
+from dtm.tasks.language.task import Accuracy
 
 HELD_OUT = 256
 """Training rows that are kept for validation, and of one's own data also for the test."""
@@ -57,6 +62,7 @@ def text_task(task: Any, model: Path | None, asked: Asked = STORED) -> LanguageT
     folder, name = _require_model(model), getattr(task, "name", type(task).__name__)
     _, shape = read_shape(folder, asked)
     splits = {split: checked_rows(rows, f"{name}, {split}") for split, rows in dict(task.splits).items()}
+    metrics = getattr(task, "metrics", None)
     lost = [split for split in ("train", "validation", "test") if not splits.get(split)]
     require(not lost, f"{name} has no rows in its split {', '.join(lost)}", DataError)
     return LanguageTask(
@@ -70,7 +76,7 @@ def text_task(task: Any, model: Path | None, asked: Asked = STORED) -> LanguageT
         eos_id=shape.eos_id,
         completion_length=getattr(task, "completion_length", 256),
         prompt_length=getattr(task, "prompt_length", 1024),
-        accuracy=getattr(task, "metrics", None),
+        accuracy=None if metrics is None else lambda texts, columns, group: metrics(texts, columns),
     )
 
 
@@ -82,15 +88,17 @@ def _require_model(model: Path | None) -> Path:
     return model
 
 
-def judged(
-    task: LanguageConfig, benchmark: Benchmark
-) -> Callable[[Sequence[str], Mapping[str, Sequence[Any]]], dict[str, float]]:
-    """Accuracy under the protocol's rules."""
+def judged(task: LanguageConfig, benchmark: Benchmark) -> Accuracy:
+    """Accuracy under the protocol's rules, pass@k with several completions of a prompt, and the format."""
 
-    def accuracy(completions: Sequence[str], columns: Mapping[str, Sequence[Any]]) -> dict[str, float]:
+    def accuracy(
+        completions: Sequence[str], columns: Mapping[str, Sequence[Any]], group: Int[Tensor, " N"]
+    ) -> dict[str, float]:
         rows = zip(columns["question"], columns["ground_truth"], completions, strict=True)
         verdicts = [benchmark.grade(asked, truth, text + END, task.protocol) for asked, truth, text in rows]
-        return scores(task.kind, verdicts, columns)
+        formed = sum(last_pair(text) is not None for text in completions) / len(completions)
+        correct = [bool(verdict.correct) for verdict in verdicts]
+        return {**scores(task.kind, verdicts, columns), **pass_at(correct, group), "format": formed}
 
     return accuracy
 

@@ -19,8 +19,8 @@ from dtm.tasks.language.rows import Row
 from dtm.tasks.language.tokenizer import Chat
 
 Splits = Mapping[str, Sequence[Row]]
-Accuracy = Callable[[Sequence[str], Mapping[str, Sequence[Any]]], Mapping[str, float]]
-"""Measures of completions, given the columns of their rows."""
+Accuracy = Callable[[Sequence[str], Mapping[str, Sequence[Any]], Int[Tensor, " N"]], Mapping[str, float]]
+"""Measures of completions, given the columns of their rows and their groups: rows of one prompt are equal."""
 
 
 class LanguageTask:
@@ -96,7 +96,7 @@ class LanguageTask:
         **columns: Sequence[Any],
     ) -> dict[str, float]:
         """Mean reward, accuracy where the task has one, and the share of a prompt's answers that differ."""
-        accuracy = {} if self.accuracy is None else self.accuracy(completions, columns)
+        accuracy = {} if self.accuracy is None else self.accuracy(completions, columns, group)
         distinct = distinct_share(completions, group)
         return {"reward": float(reward.mean()), **accuracy, "distinct": distinct}
 

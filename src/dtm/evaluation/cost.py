@@ -1,0 +1,77 @@
+"""What tuning costs: how far a model has moved from its base, and its bound on text that was never tuned on.
+
+Letters: N scored positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from dtm.masking import Masking
+from dtm.methods.mdm import mdm_loss
+from dtm.models.denoiser import Denoiser
+from dtm.random import stream
+from dtm.records import MaskedStates, Sequences
+from dtm.tasks.corpus.general import read_rows
+from dtm.tasks.corpus.mixture import Mixture
+from dtm.tasks.corpus.general import Rows
+from dtm.tasks.language.tokenizer import Chat
+
+HELD_OUT_INSTRUCTIONS = "held_out_instructions.jsonl"
+"""File beside an adapted model: instructions that its source answered and that it was not trained on."""
+DRAWS = 8
+"""Masked states of each sequence."""
+ROWS = 64
+"""Sequences in one pass."""
+LENGTH = 448
+"""Tokens of a held-out row."""
+
+
+@torch.no_grad()
+def mean_loss(
+    loss: Callable[[MaskedStates], torch.Tensor], clean: Sequences, masking: Masking, mask_id: int
+) -> float:
+    """The mean over sequences and `DRAWS` masked states of each; the masks are always the same."""
+    total = 0.0
+    for draw in range(DRAWS):
+        noise = stream(0, "cost masks", draw, device=clean.tokens.device)
+        for start in range(0, len(clean), ROWS):
+            part = clean.part(slice(start, start + ROWS))
+            total += float(loss(masking.states(part, mask_id, noise))) * len(part)
+    return total / DRAWS / len(clean)
+
+
+def divergence(tuned: Denoiser, base: Denoiser, drawn: Sequences, masking: Masking) -> float:
+    """KL of the tuned model to its base along the unmasking of its own completions, nats per sequence.
+
+    The mask-count form of Σ_i E KL(π(· | x_t, i) ‖ π_0(· | x_t, i)), an upper bound on KL(ρ ‖ ρ_0).
+    """
+
+    def loss(states: MaskedStates) -> torch.Tensor:
+        log_tuned, log_base = (
+            model(states.tokens, states.attention, states.scored) for model in (tuned, base)
+        )
+        apart = (log_tuned.exp() * (log_tuned - log_base)).sum(-1)
+        return (states.weight * apart).sum() / states.batch_rows
+
+    return mean_loss(loss, drawn, masking, tuned.mask_id)
+
+
+def bound(model: Denoiser, clean: Sequences, masking: Masking) -> float:
+    """The evidence bound on clean sequences, nats per sequence."""
+    return mean_loss(lambda states: mdm_loss(model, states), clean, masking, model.mask_id)
+
+
+def instructions(folder: Path, chat: Chat, eos_id: int, block: int | None) -> Sequences | None:
+    """The held-out instructions beside a model as sequences; None: there are none."""
+    path = folder / HELD_OUT_INSTRUCTIONS
+    if not path.is_file():
+        return None
+    rows = read_rows(path)
+    width = block or 1
+    mixture = Mixture({"general": (1.0, Rows(rows))}, chat, eos_id, 0, (LENGTH // width * width,), width)
+    return mixture.batches("held-out instructions", 0, len(rows), 1.0)[0]

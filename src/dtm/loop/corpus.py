@@ -9,12 +9,13 @@ from typing import Any
 
 from dtm.config.adapt import SHARES, AdaptConfig, CorpusConfig
 from dtm.errors import require
+from dtm.loop.instructions import write_instructions
 from dtm.loop.pretraining import Corpus
 from dtm.models.placement import Placement
 from dtm.models.transformer import Transformer
 from dtm.records import Sequences
 from dtm.tasks.corpus.countdown import Arithmetic, Countdown
-from dtm.tasks.corpus.general import Rows, read_rows, save_rows, write_instructions
+from dtm.tasks.corpus.general import Rows, read_rows, save_rows
 from dtm.tasks.corpus.gsm8k import Gsm8k, Solved
 from dtm.tasks.corpus.mixture import Mixture
 from dtm.tasks.corpus.part import Part

@@ -105,7 +105,7 @@ def test_answers_are_uncovered_on_a_terminal_side_by_side_with_a_base(adapter, t
     assert len(pauses) == 9  # the fully masked answer, and each of the 8 steps
     both = talk(adapter, "hello", flags=("--base",))
     assert any("base" in line and "tuned" in line for line in both.splitlines())
-    assert both.count("step 8 of 8") == 2
+    assert both.count("step 8 of 8") >= 2
 
 
 def test_a_person_is_told_the_commands_and_ends_with_control_d(write_talking, monkeypatch, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +11,15 @@ import pytest
 import torch
 
 import dtm
+from dtm.capacity.forecast import format_duration
 from dtm.cli import main
 from dtm.config.adapt import AdaptConfig, CorpusConfig
 from dtm.errors import CheckpointError, ConfigError
 from dtm.loop import adaptation
 from dtm.loop.adaptation import adapt, adaptation_masks
 from dtm.loop.assemble import assemble
-from dtm.loop.corpus import training_instructions
+from dtm.loop.corpus import tokens_per_row, training_instructions
+from dtm.loop.plan import adaptation_time_estimate
 from dtm.loop.pretraining import Pretrainer
 from dtm.masking import EveryBlock, MaskCount
 from dtm.models.placement import Placement
@@ -213,6 +216,21 @@ def test_the_source_writes_its_instructions_once(config, tmp_path, monkeypatch):
     assert written == [4096]
 
 
+@pytest.mark.parametrize("attention", ["full", "block"])
+def test_the_time_of_an_adaptation_is_scaled_from_one_row(config, attention, monkeypatch):
+    config = replace(config, attention=attention)
+    monkeypatch.setattr("dtm.loop.plan.measured_seconds", lambda work: work() or 48.0)  # 1 second per token
+    tokens = tokens_per_row(config, Chat(load_causal(config.source).tokenizer), 2)
+    assert 48 <= tokens <= 96
+    assert adaptation_time_estimate(config) == f"about {format_duration(4 * 4 * tokens)} on this machine"
+    half = replace(config, corpus=replace(config.corpus, general=1.0, instructions=100))
+    mean = (tokens + (48 + 64) / 2) / 2
+    expected = format_duration(4 * 4 * mean + 100 * (64 + 160) / 3)
+    assert adaptation_time_estimate(half) == f"about {expected} on this machine"
+    alone = replace(half, corpus=replace(half.corpus, own=0.0))
+    assert tokens_per_row(alone, Chat(load_causal(config.source).tokenizer), 2) == 56
+
+
 # ── the command ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -232,7 +250,9 @@ def test_the_command_stops_resumes_and_names_what_comes_next(config, flags, tmp_
     monkeypatch.chdir(tmp_path)
     stop_before(2, monkeypatch)
     assert run("adapt", config.source, *flags, "--out", "first") == 130
-    assert f"dtm adapt {config.source} --resume --out first" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert re.search(r"on the CPU: about \d+ seconds on this machine\. Ctrl-C stops and saves", text)
+    assert f"dtm adapt {config.source} --resume --out first" in text
     assert run("adapt", config.source, "--resume", "--out", "first") == 0
     text = capsys.readouterr().out
     assert "step 4/4" in text

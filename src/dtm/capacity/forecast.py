@@ -46,7 +46,7 @@ class Timing:
         examples = self.task.examples("train", ROWS, self._noise())
         with torch.no_grad(), self.placement.autocast():
             self.model.hidden(examples.tokens[:1])  # warms up
-            return _seconds(lambda: self.model.hidden(examples.tokens)) / ROWS
+            return measured_seconds(lambda: self.model.hidden(examples.tokens)) / ROWS
 
     def update(self, masking: Masking) -> float:
         """Seconds per row of a forward and a backward pass."""
@@ -61,7 +61,7 @@ class Timing:
             torch.autograd.backward(loss)
 
         update(states.select(slice(0, 1)))  # warms up
-        seconds = _seconds(lambda: update(states)) / ROWS
+        seconds = measured_seconds(lambda: update(states)) / ROWS
         self.model.zero_grad()
         return seconds
 
@@ -71,7 +71,7 @@ class Timing:
         prompts = self.task.prompts("train", rows, stream(0, "forecast")).to(self.placement.device)
         model, length = for_decoding(self.model, decoder.fp8), self.task.completion_length
         with self.placement.autocast():
-            return _seconds(lambda: generate(model, prompts, length, decoder, batch=rows)) / rows
+            return measured_seconds(lambda: generate(model, prompts, length, decoder, batch=rows)) / rows
 
     def _noise(self) -> torch.Generator:
         return stream(0, "forecast", device=self.placement.device)
@@ -126,10 +126,10 @@ def _rate(placement: Placement) -> float:
     noise = stream(0, "forecast", device=device)
     matrix = torch.randn(size, size, generator=noise, device=device, dtype=placement.dtype)
     torch.mm(matrix, matrix)  # warms up
-    return 2 * size**3 / _seconds(lambda: torch.mm(matrix, matrix))
+    return 2 * size**3 / measured_seconds(lambda: torch.mm(matrix, matrix))
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def measured_seconds(work: Callable[[], object]) -> float:
     """The fastest of three calls, or of those that fit a second: other work here must not be counted."""
     times: list[float] = []
     while len(times) < 3 and (not times or sum(times) < 1):

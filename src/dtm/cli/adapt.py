@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dtm.cli.parse import first_line, make_parser
+from dtm.cli.run import STOPPED, STOPPING
 from dtm.errors import ConfigError, require
 
 if TYPE_CHECKING:
     from dtm.config.adapt import AdaptConfig
 
-STOPPED = 130
-"""Exit code of a run that was stopped, so that scripts do not continue."""
 ALIASES = {"--data": "--corpus.data", "--data-dir": "--corpus.data-dir"}
 """Shorter spellings of flags."""
 
@@ -64,8 +63,12 @@ def adapt(arguments: list[str]) -> int:
 
 def _run(config: AdaptConfig, out: Path | None, resume: bool) -> int:
     from dtm.loop.adaptation import adapt as run
+    from dtm.loop.plan import adaptation_time_estimate
+    from dtm.models.placement import Placement
     from dtm.report.display import PretrainDisplay
 
+    if not resume and Placement.resolve(config.device, config.precision).device.type == "cpu":
+        print(f"on the CPU: {adaptation_time_estimate(config)}. {STOPPING}", flush=True)
     with PretrainDisplay() as display:
         folder = run(config, out=out, resume=resume, callbacks=[display])
     if not folder.is_finished:

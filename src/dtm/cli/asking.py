@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,19 +19,19 @@ LENGTH, BLOCK = 128, 32
 """Tokens of an answer, and of a block, by default."""
 
 
-def add_options(group: argparse._ArgumentGroup) -> None:
-    """Add the options of an answer; None where they are not given."""
-    group.add_argument("--length", type=int, metavar="L", help=f"tokens of the answer (default: {LENGTH})")
-    group.add_argument("--steps", type=int, metavar="N", help="steps to uncover them in (default: L / 2)")
-    group.add_argument(
+def add_options(add: Callable[..., object]) -> None:
+    """Add the options of an answer with a parser's or a group's ``add_argument``; None: not given."""
+    add("--length", type=int, metavar="L", help=f"tokens of the answer (default: {LENGTH})")
+    add("--steps", type=int, metavar="N", help="steps to uncover them in (default: L / 2)")
+    add(
         "--block",
         type=int,
         metavar="B",
         help=f"block size (default: {BLOCK}, or L where it is less; that of a block-causal model)",
     )
-    group.add_argument("--temperature", type=float, metavar="T", help="of the token draws (default: 0)")
-    group.add_argument("--device", choices=["auto", "cpu", "cuda"], help="default: cuda where there is one")
-    group.add_argument("--precision", choices=["auto", "float32", "bfloat16"], help="default: auto")
+    add("--temperature", type=float, metavar="T", help="of the token draws (default: 0)")
+    add("--device", choices=["auto", "cpu", "cuda"], help="default: cuda where there is one")
+    add("--precision", choices=["auto", "float32", "bfloat16"], help="default: auto")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def chat(arguments: list[str]) -> int:
         help="show the base of a tuned run beside it; it has its own history",
     )
     parser.add_argument("--seed", type=int, default=0, help="which noise (default: 0)")
-    add_options(parser.add_argument_group("answers"))
+    add_options(parser.add_argument_group("answers").add_argument)
     options = parser.parse_args(arguments)
 
     from rich.console import Console

@@ -52,7 +52,7 @@ def _sample_parser() -> argparse.ArgumentParser:
     runs.add_argument("--base", action="store_true", default=None, help="sample the base model instead")
     asked = parser.add_argument_group("a prompt of yours")
     asked.add_argument("--prompt", metavar="TEXT", help="what the model is asked")
-    add_options(asked)
+    add_options(asked.add_argument)
     return parser
 
 

@@ -13,12 +13,13 @@ import torch
 
 from dtm.config.adapt import SHARES, AdaptConfig, CorpusConfig
 from dtm.errors import require
+from dtm.loop.instructions import write_instructions
 from dtm.loop.pretraining import Corpus
 from dtm.models.placement import Placement
 from dtm.models.transformer import Transformer
 from dtm.records import Sequences
 from dtm.tasks.corpus.countdown import Arithmetic, Countdown
-from dtm.tasks.corpus.general import Rows, read_rows, save_rows, write_instructions
+from dtm.tasks.corpus.general import Rows, read_rows, save_rows
 from dtm.tasks.corpus.gsm8k import Gsm8k, Solved
 from dtm.tasks.corpus.mixture import Mixture
 from dtm.tasks.corpus.part import Part
@@ -84,14 +85,21 @@ def corpus_parts(
     config: AdaptConfig, model: Transformer, chat: Chat, placement: Placement, folder: Path
 ) -> dict[str, tuple[float, Part]]:
     """The parts of the corpus that have a share, by name."""
+    made = {
+        "general": lambda: Rows(training_instructions(config, model, chat, placement, folder)),
+        **_makers(config),
+    }
+    return {name: (share, made[name]()) for name, share in corpus_shares(config.corpus).items()}
+
+
+def _makers(config: AdaptConfig) -> dict[str, Callable[[], Part]]:
+    """How each part is made that does not need the source."""
     corpus, data = config.corpus, Path(config.corpus.data_dir)
-    shares = corpus_shares(corpus)
     held_out = held_out_countdown(data)
     solutions = split_solutions(seed=0)[0]
     if not is_generated(data):
         solutions = training_solutions(sudoku_test_items(data))
-    made: dict[str, Callable[[], Part]] = {
-        "general": lambda: Rows(training_instructions(config, model, chat, placement, folder)),
+    return {
         "countdown": lambda: Countdown(held_out),
         "arithmetic": lambda: Arithmetic(held_out),
         "sudoku": lambda: Sudoku(solutions),
@@ -99,7 +107,22 @@ def corpus_parts(
         "gsm8k": lambda: Gsm8k([Solved.of(*row) for row in solved_items(data)]),
         "own": lambda: Rows(read_rows(Path(str(corpus.data)))),
     }
-    return {name: (share, made[name]()) for name, share in shares.items()}
+
+
+def tokens_per_row(config: AdaptConfig, chat: Chat, end_id: int) -> float:
+    """Tokens of a row on average, padding included; instructions, which are not written yet, are short."""
+    lengths, shares = config.corpus.lengths, corpus_shares(config.corpus)
+    general = shares.pop("general", 0.0)
+    short = sum(lengths[:2]) / 2
+    if not shares:
+        return short
+    made = _makers(config)
+    parts = {name: (share, made[name]()) for name, share in shares.items()}
+    block = config.block if config.attention == "block" else 1
+    mixture = Mixture(parts, chat, end_id, config.seed, lengths, block)
+    drawn = [batch for step in range(4) for batch in mixture.batches("forecast", step, 64, 1.0)]
+    tokens = sum(batch.tokens.numel() for batch in drawn) / sum(map(len, drawn))
+    return general * short + (1 - general) * tokens
 
 
 def corpus_shares(corpus: CorpusConfig) -> dict[str, float]:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from dtm.capacity.forecast import Timing, counted_seconds, format_duration
+import torch
+
+from dtm.capacity.forecast import Timing, counted_seconds, format_duration, measured_seconds
 from dtm.capacity.memory import parameters
 from dtm.capacity.preflight import available, format_bytes
+from dtm.config.adapt import AdaptConfig
 from dtm.errors import require
+from dtm.loop.adaptation import adaptation_masks
 from dtm.loop.assemble import Assembly
-from dtm.tasks.language import LanguageTask
+from dtm.loop.corpus import tokens_per_row
+from dtm.loop.instructions import ANSWERED, ASKED
+from dtm.methods import mdm_loss
+from dtm.models.placement import Placement
+from dtm.models.source import as_diffusion, load_causal
+from dtm.random import stream
+from dtm.records import Sequences
+from dtm.tasks.language import Chat, LanguageTask
 
 
 def training_plan(assembly: Assembly) -> dict[str, str]:
@@ -113,3 +124,32 @@ def pretraining_time_estimate(assembly: Assembly) -> str:
     if settings.settle:
         row += settings.settle * timing.update(late)
     return f"about {format_duration(settings.steps * settings.batch * row)} on this machine"
+
+
+def adaptation_time_estimate(config: AdaptConfig) -> str:
+    """How long `dtm adapt` will take here, at most: one row is timed, and scaled by the number of tokens.
+
+    The source is loaded for this. A pass without a gradient, as the instructions need, counts a third.
+    """
+    placement = Placement.resolve(config.device, config.precision, config.compile, nf4=False)
+    source = load_causal(config.source, mask_token=config.mask_token, device=placement.device)
+    block = config.block if config.attention == "block" else None
+    model, masks = (
+        as_diffusion(source.model, source.mask_id, block),
+        adaptation_masks(config, source.eos_id)[0],
+    )
+    length, settings = config.corpus.lengths[0], config.pretrain
+    row = torch.randint(source.model.vocab_size, (1, length), generator=stream(0, "forecast"))
+    is_written = torch.arange(length).expand_as(row) >= length // 2 // config.block * config.block
+    clean = Sequences(row, torch.ones_like(is_written), is_written).to(placement.device)
+    states = masks.states(clean, source.mask_id, stream(0, "forecast", device=placement.device))
+
+    def update() -> None:
+        with placement.autocast():
+            loss = mdm_loss(model, states)
+        torch.autograd.backward(loss)
+
+    seconds = measured_seconds(update) / length
+    rows = settings.steps * settings.batch * tokens_per_row(config, Chat(source.tokenizer), source.eos_id)
+    written = config.corpus.instructions * (ASKED + ANSWERED) if config.corpus.general else 0
+    return f"about {format_duration(seconds * (rows + written / 3))} on this machine"

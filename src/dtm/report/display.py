@@ -122,9 +122,12 @@ class PretrainDisplay:
         """One line for each report."""
         v = event.values
         left = _clock((v["steps"] - event.step) / v["steps_per_second"])
+        speed = f"{v['steps_per_second']:.3g} steps/s"
+        if "tokens_per_second" in v:
+            speed += f"  {v['tokens_per_second']:,.0f} tokens/s"
         self.console.print(
             f"step {event.step}/{v['steps']}  loss {v['loss']:.3f}  held-out bound {v['held_out']:.3f} nats  "
-            f"{v['steps_per_second']:.1f} steps/s  {left} left",
+            f"{speed}  {left} left",
             highlight=False,
         )
 

@@ -1,52 +1,14 @@
-"""Rows that the source writes, and rows from a file."""
+"""Rows from a file: read again as they were saved, and mistakes named with their line."""
 
 from __future__ import annotations
 
 from random import Random
 
 import pytest
-import torch
 
 from dtm.errors import DataError
-from dtm.models.source import load_causal
-from dtm.tasks.corpus import general
-from dtm.tasks.corpus.general import Rows, read_rows, save_rows, write_instructions
+from dtm.tasks.corpus.general import Rows, read_rows, save_rows
 from dtm.tasks.corpus.part import Example, pieces
-from dtm.tasks.language.tokenizer import Chat
-
-
-@pytest.fixture
-def source(write_source):
-    """An autoregressive model that writes a few letters and, in one of ten tokens, the end of a turn."""
-    pytest.importorskip("transformers")
-    found = load_causal(write_source("llama"))
-    letters = found.tokenizer.convert_tokens_to_ids(list("abcdefghi"))
-    with torch.no_grad():  # a channel that is always large decides
-        found.model.embedding.weight[:, 0] = 10.0
-        found.model.unembedding.weight.zero_()
-        found.model.unembedding.weight[[found.eos_id, *letters], 0] = 1.0
-    return found
-
-
-def test_the_source_writes_instructions_and_answers_them(source, monkeypatch):
-    monkeypatch.setattr(general, "SHORTEST", 3)
-    monkeypatch.setattr(general, "ASKED", 24)
-    monkeypatch.setattr(general, "ANSWERED", 24)
-    chat = Chat(source.tokenizer)
-    rows = write_instructions(source.model, chat, 24, seed=0, batch=8)
-    assert 4 < len(rows) < 24  # some do not end, or are too short
-    assert rows == write_instructions(source.model, chat, 24, seed=0, batch=8)
-    assert rows != write_instructions(source.model, chat, 24, seed=1, batch=8)
-    prompts = [row.prompt for row in rows]
-    assert len(set(prompts)) == len(prompts)
-    assert all(len(row.prompt) >= 3 and row.answer for row in rows)
-    assert "<" not in "".join(row.prompt + row.answer for row in rows)
-
-
-def test_a_source_without_a_usable_instruction_is_named(source, monkeypatch):
-    monkeypatch.setattr(general, "SHORTEST", 100)
-    with pytest.raises(DataError, match="wrote no usable instruction; give your own rows with --data"):
-        write_instructions(source.model, Chat(source.tokenizer), 4, seed=0, batch=4)
 
 
 def test_rows_are_saved_and_read_again(tmp_path):

@@ -1,8 +1,4 @@
-"""General instructions, written and answered by the source model itself.
-
-An instruct model that is given the beginning of a user's turn writes an instruction; asked for the answer, it
-writes that too. Training on these rows keeps its chat behaviour without any other data.
-"""
+"""Rows from a list or a file: general instructions that the source model wrote, or a user's own."""
 
 from __future__ import annotations
 
@@ -13,20 +9,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from dtm.engine import Decoder, generate
 from dtm.errors import DataError, require
-from dtm.models.transformer import Transformer
-from dtm.random import derived_seed
-from dtm.records import Prompts
 from dtm.tasks.corpus.part import Example
 from dtm.tasks.language.rows import is_prompt, json_lines
-from dtm.tasks.language.task import pad_left
-from dtm.tasks.language.tokenizer import Chat
-
-ASKED, ANSWERED = 64, 160
-"""Most tokens of an instruction and of its answer."""
-SHORTEST = 12
-"""Characters of the shortest instruction that is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,34 +23,6 @@ class Rows:
     def draw(self, random: Random, right: float) -> Example:
         """One row."""
         return random.choice(self.rows)
-
-
-def write_instructions(model: Transformer, chat: Chat, count: int, seed: int, batch: int) -> list[Example]:
-    """Let an autoregressive model write about ``count`` instructions and answer them.
-
-    Sampled at temperature 0.8. Instructions that do not end, that are very short or that come twice are left
-    out, and so are answers that do not end.
-    """
-    device = model.embedding.weight.device
-    decoder = Decoder(block=1, cache="prefix", until_end=True, temperature=0.8)
-
-    def complete(prompts: Sequence[Sequence[int]], length: int, purpose: str) -> list[str | None]:
-        tokens, attention = pad_left(prompts, model.eos_id)
-        asked = Prompts(tokens, attention, [""] * len(prompts)).to(device)
-        done = generate(model, asked, length, decoder, seed=derived_seed(seed, purpose), batch=batch)
-        return [_ended(row, model.eos_id, chat) for row in done.tokens[:, -length:].tolist()]
-
-    begun = chat.user_turn()
-    asked = complete([begun] * count, ASKED, "instructions")
-    kept = list(dict.fromkeys(text for text in asked if text is not None and len(text) >= SHORTEST))
-    require(bool(kept), "the source wrote no usable instruction; give your own rows with --data", DataError)
-    answers = complete([chat.ask(text) for text in kept], ANSWERED, "answers")
-    return [Example.of(text, answer) for text, answer in zip(kept, answers, strict=True) if answer]
-
-
-def _ended(row: list[int], eos_id: int, chat: Chat) -> str | None:
-    """The text before the end token; None: the row has none."""
-    return chat.read(row[: row.index(eos_id)]).strip() if eos_id in row else None
 
 
 def save_rows(rows: Sequence[Example], path: Path) -> None:

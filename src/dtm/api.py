@@ -19,12 +19,14 @@ from safetensors.torch import load_file, save_file
 from dtm.config import EvaluationConfig, RunConfig
 from dtm.engine.collect import Collector
 from dtm.errors import RewardError, require
-from dtm.evaluation.evaluate import Evaluation, evaluate, evaluation_decoder
+from dtm.evaluation.cost import bound, divergence, instructions
+from dtm.evaluation.evaluate import Evaluation, evaluate, evaluation_decoder, held_out
 from dtm.evaluation.explain import differences
 from dtm.loop.assemble import Assembly, assemble
 from dtm.loop.fingerprint import GROUPS, run_fingerprint
 from dtm.loop.pretraining import pretrainer_of
 from dtm.loop.trainer import Trainer
+from dtm.masking import MaskCount
 from dtm.methods.base import Method
 from dtm.models.denoiser import Denoiser
 from dtm.models.export import CONFIG as ADAPTER
@@ -43,6 +45,7 @@ from dtm.runs.folder import RunFolder, write_json
 from dtm.runs.interrupts import Interrupted, Interrupts
 from dtm.runs.resume import find_run, note_changes, require_same_config
 from dtm.tasks.base import Reward
+from dtm.tasks.language import LanguageTask
 
 WEIGHTS = "model.safetensors"
 
@@ -235,6 +238,29 @@ def measure(assembly: Assembly, model: Denoiser, evaluation: EvaluationConfig | 
     engine.load(for_decoding(model.to(placement.device).eval(), engine.decoder.fp8))
     with placement.autocast():
         return evaluate(Collector(assembly.task, assembly.scorer, engine), setting, placement.device)
+
+
+def tuning_cost(assembly: Assembly, tuned: Transformer, evaluation: EvaluationConfig) -> dict[str, float]:
+    """What tuning a language model cost: KL to its base, and both bounds on held-out instructions.
+
+    In nats per sequence. The completions are drawn from the tuned model as in its rollouts.
+    """
+    placement, task, base = assembly.placement, assembly.task, assembly.base
+    tuned, base = tuned.to(placement.device).eval(), base.to(placement.device).eval()
+    collector = assembly.collector()
+    collector.engine.load(for_decoding(tuned, assembly.decoder.fp8))
+    prompts = held_out(task, evaluation).to(placement.device)
+    masks, costs = MaskCount(assembly.decoder.block), dict[str, float]()
+    with placement.autocast():
+        drawn = collector.collect(prompts, 1, 0.0, derived_seed(0, "cost")).rollouts
+        costs["KL to base"] = divergence(tuned, base, drawn, masks)
+        if isinstance(task, LanguageTask) and assembly.base_folder is not None:
+            general = instructions(assembly.base_folder, task.chat, task.eos_id, tuned.attention_block)
+            if general is not None:
+                general = general.to(placement.device)
+                costs["bound on instructions, base"] = bound(base, general, masks)
+                costs["bound on instructions, tuned"] = bound(tuned, general, masks)
+    return costs
 
 
 def _save(policy: Policy, config: RunConfig, folder: RunFolder) -> None:

@@ -48,7 +48,9 @@ def config(write_source, tmp_path) -> AdaptConfig:
         compile="off",
         block=8,
         measured=0,
-        corpus=CorpusConfig(**ONLY, own=1.0, data=str(tmp_path / "rows.jsonl"), lengths=(48, 64, 96)),
+        corpus=CorpusConfig(
+            **ONLY, own=1.0, workers=0, data=str(tmp_path / "rows.jsonl"), lengths=(48, 64, 96)
+        ),
         pretrain=replace(start.pretrain, steps=4, batch=4, held_out=4, lr=1e-3),
     )
 
@@ -71,7 +73,7 @@ def run(*arguments: object) -> int:
     try:
         return main([str(argument) for argument in arguments])
     except SystemExit as ended:  # of the parser
-        return ended.code
+        return int(ended.code or 0)
 
 
 def test_a_source_becomes_a_model_that_other_commands_take(config, data, tmp_path, capsys):
@@ -207,7 +209,7 @@ def test_the_source_writes_its_instructions_once(config, tmp_path, monkeypatch):
         written.append(count)
         return [Example.of(f"the {n}", "sum") for n in range(40)]
 
-    monkeypatch.setattr("dtm.loop.corpus.write_instructions", write)
+    monkeypatch.setattr("dtm.loop.instructions.write_instructions", write)
     source, placement = load_causal(config.source), Placement.resolve("cpu", "float32")
     asked = (config, source.model, Chat(source.tokenizer), placement, tmp_path)
     rows = training_instructions(*asked)

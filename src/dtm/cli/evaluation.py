@@ -104,8 +104,10 @@ def _held_out(options: argparse.Namespace) -> int:
 
     from dtm import api
     from dtm.evaluation.evaluate import held_out
+    from dtm.models.transformer import Transformer
     from dtm.report.display import measures_table
     from dtm.runs.folder import make_folder, write_json
+    from dtm.tasks.language import LanguageTask
 
     refuse_model(options.model, "say what it is to solve with --task")
     if options.json is not None:
@@ -129,9 +131,14 @@ def _held_out(options: argparse.Namespace) -> int:
         )
     results = {name: api.measure(assembly, model, setting) for name, model in models.items()}
     Console().print(measures_table(results))
+    costs: dict[str, float] = {}
+    if options.base and isinstance(assembly.task, LanguageTask) and isinstance(models["tuned"], Transformer):
+        costs = api.tuning_cost(assembly, models["tuned"], setting)
+        print("nats per sequence: " + ", ".join(f"{name} {value:.3f}" for name, value in costs.items()))
     if options.json is not None:
         rows = {name: {**result.measures, "best": result.best} for name, result in results.items()}
-        write_json(options.json, {"run": str(run.path), **asdict(setting), **rows})
+        cost = {"cost": costs} if costs else {}
+        write_json(options.json, {"run": str(run.path), **asdict(setting), **rows, **cost})
     return 0
 
 

@@ -5,8 +5,7 @@ Letters: N scored positions, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -16,9 +15,8 @@ from dtm.methods.mdm import mdm_loss
 from dtm.models.denoiser import Denoiser
 from dtm.random import stream
 from dtm.records import MaskedStates, Sequences
-from dtm.tasks.corpus.general import read_rows
+from dtm.tasks.corpus.general import Rows, read_rows
 from dtm.tasks.corpus.mixture import Mixture
-from dtm.tasks.corpus.general import Rows
 from dtm.tasks.language.tokenizer import Chat
 
 HELD_OUT_INSTRUCTIONS = "held_out_instructions.jsonl"

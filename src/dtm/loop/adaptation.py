@@ -13,9 +13,10 @@ from dtm.engine import Decoder, LocalEngine
 from dtm.engine.collect import Collector
 from dtm.engine.orders import ORDERS
 from dtm.errors import ConfigError
-from dtm.evaluation.evaluate import evaluate
 from dtm.evaluation.cost import HELD_OUT_INSTRUCTIONS
-from dtm.loop.corpus import INSTRUCTIONS, corpus_parts, corpus_shares, held_out_instructions, prefetched
+from dtm.evaluation.evaluate import evaluate
+from dtm.loop.corpus import corpus_parts, corpus_shares, prefetched
+from dtm.loop.instructions import INSTRUCTIONS, held_out_instructions
 from dtm.loop.pretraining import Pretrainer
 from dtm.masking import MaskCount, Masking
 from dtm.models.placement import Placement

@@ -13,13 +13,13 @@ import torch
 
 from dtm.config.adapt import SHARES, AdaptConfig, CorpusConfig
 from dtm.errors import require
-from dtm.loop.instructions import write_instructions
+from dtm.loop.instructions import training_instructions
 from dtm.loop.pretraining import Corpus
 from dtm.models.placement import Placement
 from dtm.models.transformer import Transformer
 from dtm.records import Sequences
 from dtm.tasks.corpus.countdown import Arithmetic, Countdown
-from dtm.tasks.corpus.general import Rows, read_rows, save_rows
+from dtm.tasks.corpus.general import Rows, read_rows
 from dtm.tasks.corpus.gsm8k import Gsm8k, Solved
 from dtm.tasks.corpus.mixture import Mixture
 from dtm.tasks.corpus.part import Part
@@ -31,11 +31,6 @@ from dtm.tasks.language.benchmarks import BENCHMARKS
 from dtm.tasks.language.tokenizer import Chat
 from dtm.tasks.sudoku.generate import split_solutions, training_solutions
 from dtm.tasks.sudoku.items import test_items as sudoku_test_items
-
-INSTRUCTIONS = "instructions.jsonl"
-"""File of a run with the general instructions that the source wrote."""
-HELD_OUT = 0.05
-"""Share of the instructions that is kept out of training, to measure what tuning costs."""
 
 
 def prefetched(mixture: Mixture, config: AdaptConfig) -> Corpus:
@@ -142,21 +137,3 @@ def held_out_countdown(data: Path) -> frozenset[Any]:
     if not is_generated(data):
         items = [*items, *countdown_items.train_items(data)]
     return frozenset(item.key for item in items)
-
-
-def training_instructions(
-    config: AdaptConfig, model: Transformer, chat: Chat, placement: Placement, folder: Path
-) -> list[Any]:
-    """General instructions for training; the source writes them once, and a resumed run reads them."""
-    path = folder / INSTRUCTIONS
-    if not path.is_file():
-        model.to(placement.device)
-        with placement.autocast():
-            rows = write_instructions(model, chat, config.corpus.instructions, config.seed, BATCH)
-        save_rows(rows, path)
-    rows = read_rows(path)
-    return rows[: len(rows) - round(HELD_OUT * len(rows))]
-
-
-BATCH = 1024
-"""Instructions that the source writes together."""

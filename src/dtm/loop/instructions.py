@@ -7,16 +7,26 @@ writes that too. Training on these rows keeps its chat behaviour without any oth
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from dtm.config.adapt import AdaptConfig
 from dtm.engine import Decoder, generate
 from dtm.errors import DataError, require
+from dtm.models.placement import Placement
 from dtm.models.transformer import Transformer
 from dtm.random import derived_seed
 from dtm.records import Prompts
+from dtm.tasks.corpus.general import read_rows, save_rows
 from dtm.tasks.corpus.part import Example
 from dtm.tasks.language.task import pad_left
 from dtm.tasks.language.tokenizer import Chat
 
+INSTRUCTIONS = "instructions.jsonl"
+"""File of a run with the instructions that the source wrote."""
+HELD_OUT = 0.05
+"""Share of the instructions that is kept out of training, to measure what tuning costs."""
+BATCH = 1024
+"""Instructions that the source writes together."""
 ASKED, ANSWERED = 64, 160
 """Most tokens of an instruction and of its answer."""
 SHORTEST = 12
@@ -49,3 +59,27 @@ def write_instructions(model: Transformer, chat: Chat, count: int, seed: int, ba
 def _ended(row: list[int], eos_id: int, chat: Chat) -> str | None:
     """The text before the end token; None: the row has none."""
     return chat.read(row[: row.index(eos_id)]).strip() if eos_id in row else None
+
+
+def training_instructions(
+    config: AdaptConfig, model: Transformer, chat: Chat, placement: Placement, folder: Path
+) -> list[Example]:
+    """Instructions to train on; the source writes them once, and a resumed run reads them."""
+    path = folder / INSTRUCTIONS
+    if not path.is_file():
+        model.to(placement.device)
+        with placement.autocast():
+            save_rows(write_instructions(model, chat, config.corpus.instructions, config.seed, BATCH), path)
+    rows = read_rows(path)
+    return rows[: _training(rows)]
+
+
+def held_out_instructions(folder: Path) -> list[Example]:
+    """Instructions of a run that it was not trained on."""
+    rows = read_rows(folder / INSTRUCTIONS)
+    return rows[_training(rows) :]
+
+
+def _training(rows: Sequence[Example]) -> int:
+    """How many of the rows are trained on."""
+    return len(rows) - round(HELD_OUT * len(rows))

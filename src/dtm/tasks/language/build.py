@@ -13,8 +13,8 @@ from dtm.config import LanguageConfig
 from dtm.errors import DataError, nearest, require
 from dtm.models.families import read_shape
 from dtm.models.families.settings import STORED, Asked
-from dtm.tasks.language import BENCHMARKS, Benchmark, Chat, LanguageTask, Row, benchmark_rows, read_own
 from dtm.tasks.answers.markup import last_pair
+from dtm.tasks.language import BENCHMARKS, Benchmark, Chat, LanguageTask, Row, benchmark_rows, read_own
 from dtm.tasks.language.rows import checked_rows, split_off
 from dtm.tasks.language.scores import pass_at, scores
 from dtm.tasks.language.task import Accuracy

@@ -71,6 +71,7 @@ def run(*arguments: object) -> int:
     try:
         return main([str(argument) for argument in arguments])
     except SystemExit as ended:  # of the parser
+        assert isinstance(ended.code, int)
         return ended.code
 
 

@@ -151,8 +151,9 @@ def measure_tasks(
 ) -> dict[str, dict[str, float]]:
     """Accuracy on validation prompts of the tasks in the corpus, at temperature 1, one token per step."""
     measures: dict[str, dict[str, float]] = {}
-    decoder = Decoder(order=ORDERS["max-probability"](), block=config.block, cache="none")
-    for kind in MEASURED.keys() & corpus_shares(config.corpus).keys() if config.measured else ():
+    decoder = Decoder(order=ORDERS["max-probability"](), block=config.block, cache="prefix")
+    shares = corpus_shares(config.corpus)
+    for kind in (kind for kind in MEASURED if config.measured and kind in shares):
         settings: Any = {"kind": kind, "data_dir": config.corpus.data_dir, "prompt_length": 2048}
         task = language_task(LanguageConfig(**settings, completion_length=MEASURED[kind]), folder)
         engine = LocalEngine(decoder, MEASURED[kind], config.measured)

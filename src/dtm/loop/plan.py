@@ -149,6 +149,7 @@ def adaptation_time_estimate(config: AdaptConfig) -> str:
             loss = mdm_loss(model, states)
         torch.autograd.backward(loss)
 
+    update()  # warms up
     seconds = measured_seconds(update) / length
     rows = settings.steps * settings.batch * tokens_per_row(config, Chat(source.tokenizer), source.eos_id)
     written = config.corpus.instructions * (ASKED + ANSWERED) if config.corpus.general else 0

@@ -116,7 +116,9 @@ class LanguageTask:
     def _tokenised(self, split: str) -> list[tuple[Row, list[int]]]:
         require(split in self._splits, f"unknown split {split!r}. {nearest(split, self._splits)}")
         if split not in self._kept:
-            everything = [(row, self.chat.ask(row.prompt, row.prefill)) for row in self._splits[split]]
+            rows = self._splits[split]
+            texts = [self.chat.render(row.prompt) + row.prefill for row in rows]
+            everything = list(zip(rows, self.chat.encode(texts), strict=True))
             kept = [(row, ids) for row, ids in everything if len(ids) <= self._prompt_length]
             self.too_long[split] = len(everything) - len(kept)
             require(

@@ -154,7 +154,7 @@ def measure_tasks(
     decoder = Decoder(order=ORDERS["max-probability"](), block=config.block, cache="prefix")
     shares = corpus_shares(config.corpus)
     for kind in (kind for kind in MEASURED if config.measured and kind in shares):
-        settings: Any = {"kind": kind, "data_dir": config.corpus.data_dir, "prompt_length": 2048}
+        settings: Any = {"kind": kind, "data_dir": config.corpus.data_dir, "prompt_length": 8192}
         task = language_task(LanguageConfig(**settings, completion_length=MEASURED[kind]), folder)
         engine = LocalEngine(decoder, MEASURED[kind], config.measured)
         engine.load(model.eval())

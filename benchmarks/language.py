@@ -1,0 +1,244 @@
+"""The language study: an adapted SmolLM2, tuned on Countdown, Sudoku and GSM8K, with controls and ablations.
+
+    python benchmarks/language.py adapt --data-dir DATA --out DIR     # makes DIR/full, and DIR/block if asked
+    python benchmarks/language.py tune --data-dir DATA --out DIR --jobs 3 --minutes 15 --only countdown,rft
+    python benchmarks/language.py table --out DIR                     # writes results/language/summary.json
+
+Every job is one process: it trains, measures the published test items, and writes DIR/rows/NAME-SEED.json.
+Jobs that have a row are not run again, and no job starts after ``--minutes``. ``--smoke`` runs a tiny size of
+everything on a CPU, with a source given by ``--source``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dtm
+from dtm import api
+from dtm.config import EvaluationConfig, RunConfig
+from dtm.config.adapt import AdaptConfig
+from dtm.config.serialise import update
+from dtm.evaluation.protocol import Examination, examine
+from dtm.evaluation.subject import Source, Subject
+from dtm.loop.adaptation import adapt
+from dtm.models.transformer import Transformer
+from dtm.runs.folder import RunFolder, write_json
+from study import called, commits, curve, machine
+
+RESULTS = Path(__file__).parents[1] / "results" / "language"
+SEEDS = (0, 1, 2)
+TASKS = {"countdown": (128, 256), "sudoku": (128,), "gsm8k": (256,)}
+"""Task → lengths of the completions on test items; the first one is the headline."""
+
+Changes = Mapping[str, Any]
+REJECTION: Changes = {
+    "method": {"control_variate": "zero", "guard": False, "prompt_baseline": False},
+    "tilt": {"step": 10.0, "final": 50.0},
+}
+"""Rejection fine-tuning is c-DTM at c = 0 and a large h: e^{hr} leaves the right rollouts alone."""
+JOBS: dict[str, tuple[str, Changes, tuple[int, ...]]] = {
+    "countdown": ("smollm-countdown", {}, SEEDS),
+    "sudoku": ("smollm-sudoku", {}, SEEDS),
+    "gsm8k": ("smollm-gsm8k", {}, SEEDS),
+    "rft": ("smollm-countdown", REJECTION, SEEDS),
+    "block": ("smollm-countdown", {"model": {"base": "block"}}, SEEDS),
+    "full-weights": ("smollm-countdown", {"adapter": {"rank": None}, "optimizer": {"lr": 2e-4}}, SEEDS),
+    "h-1.5": ("smollm-countdown", {"tilt": {"step": 1.5}}, SEEDS),
+    "h-6": ("smollm-countdown", {"tilt": {"step": 6.0}}, SEEDS),
+    "c-zero": ("smollm-countdown", {"method": {"control_variate": "zero"}}, SEEDS),
+    "c-one": ("smollm-countdown", {"method": {"control_variate": "one"}}, SEEDS),
+    "any-order": ("smollm-countdown", {"method": {"block": "any-order", "after_end": True}}, SEEDS),
+}
+"""Name → recipe, changed fields, seeds. Comparisons with other methods are `dtm compare`'s."""
+SMOKE: Changes = {
+    "replay": {"prompts": 4, "completions": 2},
+    "optimizer": {"batch": 4},
+    "tilt": {"max_steps": 2},
+    "evaluation": {"prompts": 2},
+    "decoding": {"batch": 8},
+    "task": {"completion_length": 32, "prompt_length": 8192},
+}
+
+
+def adapt_bases(options: argparse.Namespace) -> None:
+    """Make the bases, with full attention and, if asked, block-causal attention."""
+    for attention in options.attention:
+        config = AdaptConfig(source=options.source, attention=attention)
+        corpus = replace(config.corpus, data_dir=str(options.data_dir))
+        config = replace(config, corpus=corpus)
+        if options.smoke:
+            pretrain = replace(config.pretrain, steps=2, batch=4, held_out=4)
+            small = replace(corpus, general=0.0, workers=0, lengths=(1024, 2048, 4096))
+            config = replace(config, corpus=small, pretrain=pretrain, measured=2)
+        adapt(config, out=options.out / attention)
+
+
+def tune(options: argparse.Namespace) -> None:
+    """Run jobs side by side, each in a process of its own, until all are done or the time is over."""
+    names = options.only or list(JOBS)
+    waiting = [(name, seed) for seed in SEEDS for name in names if seed in JOBS[name][2]]
+    rows = options.out / "rows"
+    rows.mkdir(parents=True, exist_ok=True)
+    waiting = [job for job in waiting if not row_path(options.out, *job).is_file()]
+    running: dict[subprocess.Popen[bytes], str] = {}
+    begin = time.monotonic()
+    while waiting or running:
+        for process in [process for process in running if process.poll() is not None]:
+            print(f"{running.pop(process)}: exit {process.returncode}", flush=True)
+        in_time = time.monotonic() - begin < 60 * options.minutes
+        while in_time and waiting and len(running) < options.jobs:
+            name, seed = waiting.pop(0)
+            label = f"{name}-{seed}"
+            with (rows / f"{label}.log").open("wb") as log:
+                command = [
+                    sys.executable,
+                    __file__,
+                    "job",
+                    *sys.argv[2:],
+                    "--name",
+                    name,
+                    "--seed",
+                    str(seed),
+                ]
+                running[subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)] = label
+        if not in_time and not running:
+            print(f"not run: {', '.join(f'{name}-{seed}' for name, seed in waiting)}")
+            return
+        time.sleep(0.5)
+
+
+def job(options: argparse.Namespace) -> None:
+    """Train one setting with one seed and measure it."""
+    name, seed, out = options.name, options.seed, options.out
+    config = job_config(name, seed, options)
+    run = api.train(config, out=out / "runs" / f"{name}-{seed}")
+    task = config.task.kind
+    setting = EvaluationConfig(split="test", prompts=2 if options.smoke else 256, completions=1)
+    model = run.model
+    assert isinstance(model, Transformer)
+    row = {
+        "name": name,
+        "seed": seed,
+        "minutes": run.summary["minutes"],
+        "validation": curve(run),
+        "test": on_test(str(run.path), task, options),
+        "cost": api.tuning_cost(run.assembly, model, setting),
+        "samples": run.sample(2, 1),
+        "commit": commits([run]),
+    }
+    write_json(row_path(out, name, seed), row)
+
+
+def job_config(name: str, seed: int, options: argparse.Namespace) -> RunConfig:
+    """The configuration of a job."""
+    recipe, changes, _ = JOBS[name]
+    base = changes.get("model", {}).get("base", "full")
+    config = update(dtm.recipe(recipe), changes, name)
+    config = replace(
+        config,
+        seed=seed,
+        model=replace(config.model, base=str(options.out / base / "model")),
+        task=update(config.task, {"data_dir": str(options.data_dir)}, name),
+    )
+    if options.smoke:
+        config = update(config, SMOKE, "smoke")
+        config = update(config, {"tilt": {"final": config.tilt.step}}, "smoke")
+    return config
+
+
+def on_test(model: str, task: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Measures on the published test items, by length."""
+    subject = Subject.load(Source.find(model), "auto", "auto")
+    lengths, limit = TASKS[task], 2 if options.smoke else None
+    found = {}
+    for length in (32,) if options.smoke else lengths:
+        exam = Examination(task=task, length=length, batch=256, limit=limit)
+        found[str(length)] = dict(examine(subject, exam, options.data_dir).measures)
+    return found
+
+
+def base_rows(options: argparse.Namespace) -> None:
+    """Measure the bases on the test items, and pass@k at temperature 1 on Countdown."""
+    for attention in options.attention:
+        folder = options.out / attention
+        row = {task: on_test(str(folder / "model"), task, options) for task in TASKS}
+        write_json(folder / "base.json", row)
+
+
+def row_path(out: Path, name: str, seed: int) -> Path:
+    """Where a job writes its result."""
+    return out / "rows" / f"{name}-{seed}.json"
+
+
+def table(options: argparse.Namespace) -> None:
+    """Gather all rows into results/language, with means and ranges over seeds."""
+    rows = [json.loads(path.read_text()) for path in sorted((options.out / "rows").glob("*.json"))]
+    adapted = json.loads((options.out / "full" / "summary.json").read_text())
+    base = json.loads((options.out / "full" / "base.json").read_text())
+    found = sorted({row["commit"] for row in rows})
+    summary: dict[str, Any] = {
+        "adapt_minutes": spread([adapted["minutes"]]),
+        "adapt_tokens_per_s": spread([adapted["tokens_per_second"]]),
+        "seeds": sorted({row["seed"] for row in rows}),
+        "commit": ", ".join(found),
+        "command": called(),
+        "machine": machine([dtm.Run(RunFolder(path)) for path in sorted((options.out / "runs").iterdir())]),
+    }
+    for task in TASKS:
+        own = [row for row in rows if row["name"] == task]
+        measure = "cells" if task == "sudoku" else "accuracy"
+        if own:
+            summary[f"{task}_{measure}"] = spread([headline(row["test"]) for row in own])
+            summary[f"{task}_base"] = spread([headline(base[task])])
+            summary[f"{task}_minutes"] = spread([row["minutes"] for row in own])
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    write_json(RESULTS / "summary.json", summary)
+    write_json(RESULTS / "rows.json", {"adapted": adapted, "base": base, "rows": rows})
+
+
+def headline(by_length: Mapping[str, Mapping[str, float]]) -> float:
+    """Accuracy at the first length."""
+    return next(iter(by_length.values()))["accuracy"]
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Mean, lowest and highest."""
+    return {"mean": statistics.fmean(values), "low": min(values), "high": max(values)}
+
+
+STAGES = {"adapt": adapt_bases, "base": base_rows, "tune": tune, "job": job, "table": table}
+
+
+def main() -> None:
+    """Run one stage."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("stage", choices=STAGES)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the study")
+    parser.add_argument("--data-dir", type=Path, help="folder with the benchmarks' data sets")
+    parser.add_argument("--source", default="smollm2", help="what is adapted")
+    parser.add_argument("--attention", nargs="+", default=["full"], choices=["full", "block"])
+    parser.add_argument("--jobs", type=int, default=3, help="jobs side by side")
+    parser.add_argument("--minutes", type=float, default=20.0, help="start no job after this")
+    parser.add_argument(
+        "--only", type=lambda text: text.split(","), help="names of jobs, with commas between"
+    )
+    parser.add_argument("--name", choices=JOBS, help="of one job")
+    parser.add_argument("--seed", type=int, help="of one job")
+    parser.add_argument("--smoke", action="store_true", help="a tiny size of everything, for a CPU")
+    options = parser.parse_args()
+    STAGES[options.stage](options)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,6 +11,7 @@ import pytest
 
 from dtm.cli import COMMANDS
 from dtm.cli import help as cli_help
+from dtm.cli.adapt import parsed
 from dtm.cli.parse import refuse_shape, with_flags
 from dtm.comparison.settings import contestants, parse_names, parse_set
 from dtm.errors import DtmError
@@ -71,6 +72,8 @@ def test_every_command_line_of_the_documentation_parses(page, line, monkeypatch)
     assert name in COMMANDS, f"{page}: {line}"
     if name in ("train", "pretrain", "compare", "sweep"):
         check_flags(name, arguments)
+    elif name == "adapt":
+        assert parsed(arguments)[1].source == arguments[0]
     else:
         parser = parser_of(name, monkeypatch)
         parser.parse_args(arguments)

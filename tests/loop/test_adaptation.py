@@ -103,6 +103,26 @@ def test_a_source_becomes_a_model_that_other_commands_take(config, data, tmp_pat
     assert "sudoku" in capsys.readouterr().out
 
 
+def test_a_masked_diffusion_model_is_trained_further(config, tmp_path):
+    """Supervised fine-tuning: the mask's row is kept, and no instructions are written."""
+    first = adapt(config, out=tmp_path / "first")
+    none = replace(config, source=str(first.model), pretrain=replace(config.pretrain, steps=1, lr=1e-12))
+    second = adapt(none, out=tmp_path / "second")
+    for name, weight in dtm.load_model(second.model).state_dict().items():
+        torch.testing.assert_close(weight, dtm.load_model(first.model).state_dict()[name])
+    asked = replace(none, corpus=replace(none.corpus, general=1.0))
+    with pytest.raises(ConfigError, match=r"written by an autoregressive source.*--corpus\.general 0"):
+        adapt(asked, out=tmp_path / "third")
+
+
+def test_an_adaptation_that_was_stopped_while_it_was_measured_is_measured_again(config, tmp_path):
+    whole = adapt(config, out=tmp_path / "run")
+    before = json.loads(whole.summary.read_text())
+    whole.summary.unlink()
+    again = adapt(config, out=tmp_path / "run", resume=True)
+    assert json.loads(again.summary.read_text())["held_out_bound"] == before["held_out_bound"]
+
+
 TINY = [
     *("--task.completion-length", "16", "--device", "cpu"),
     *("--adapter.rank", "2", "--decoding.block", "8", "--decoding.batch", "8", "--audit.share", "0"),
@@ -193,7 +213,7 @@ def test_a_stopped_adaptation_ends_as_an_uninterrupted_one(config, tmp_path, att
 
 def test_a_finished_adaptation_is_returned_and_other_settings_are_refused(config, tmp_path, monkeypatch):
     adapt(config, out=tmp_path / "run")
-    monkeypatch.setattr(adaptation, "load_causal", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr(adaptation, "load_any", lambda *_, **__: pytest.fail("loaded"))
     assert adapt(config, out=tmp_path / "run", resume=True).path == tmp_path / "run"
     other = replace(config, pretrain=replace(config.pretrain, lr=2e-3))
     with pytest.raises(ConfigError, match=r"started with other settings:\npretrain\.lr: 0\.001 → 0\.002"):

@@ -227,8 +227,9 @@ def test_a_source_is_written_and_loaded_as_a_base(write_source, tmp_path):
     assert FAMILIES[again.family].name == "a2d-qwen3"
     with pytest.raises(CheckpointError, match=r"family a2d-qwen3; an autoregressive one is needed"):
         load_causal(tmp_path / "base")
-    with pytest.raises(ConfigError, match="a2d-qwen3 is not autoregressive"):
-        as_diffusion(again, 3, None)
+    full = as_diffusion(again, 3, None)
+    assert full.attention_block is None
+    assert torch.equal(full.embedding.weight, again.embedding.weight)  # its mask row has been trained
 
 
 def test_the_mask_token_is_the_tokenizers_own_or_an_unused_one():

@@ -20,7 +20,7 @@ from dtm.loop.instructions import INSTRUCTIONS, held_out_instructions
 from dtm.loop.pretraining import Pretrainer
 from dtm.masking import MaskCount, Masking
 from dtm.models.placement import Placement
-from dtm.models.source import Source, as_diffusion, load_causal
+from dtm.models.source import Source, as_diffusion, load_any
 from dtm.models.storage import save_hub
 from dtm.models.transformer import Transformer
 from dtm.runs.checkpoint import has_checkpoint
@@ -63,7 +63,7 @@ def adapt(
             return found
     corpus_shares(config.corpus)  # mistakes surface before any work
     placement = Placement.resolve(config.device, config.precision, config.compile, nf4=False)
-    source = load_causal(config.source, mask_token=config.mask_token)
+    source = load_any(config.source, mask_token=config.mask_token)
     with Interrupts() as interrupts:
         folder = found or RunFolder.create(config, "adapt", out)
         adapter = new_adapter(
@@ -82,7 +82,8 @@ def adapt(
         except Interrupted:
             return folder
     adapter.save()
-    save_hub(adapter.model, source.tokenizer, folder.model)
+    if not folder.model.exists():  # it does if the run was stopped while it was measured
+        save_hub(adapter.model, source.tokenizer, folder.model)
     if (folder.path / INSTRUCTIONS).is_file():
         save_rows(held_out_instructions(folder.path), folder.model / HELD_OUT_INSTRUCTIONS)
     write_json(folder.model / "source.json", {"name": source.name, "sha256": source.sha256})

@@ -67,6 +67,11 @@ def training_instructions(
     """Instructions to train on; the source writes them once, and a resumed run reads them."""
     path = folder / INSTRUCTIONS
     if not path.is_file():
+        require(
+            model.attention_block == 1,
+            "general instructions are written by an autoregressive source, and this one is a masked "
+            "diffusion model: pass --corpus.general 0, or rows of your own with --corpus.data and --corpus.own",
+        )
         model.to(placement.device)
         with placement.autocast():
             save_rows(write_instructions(model, chat, config.corpus.instructions, config.seed, BATCH), path)

@@ -17,7 +17,7 @@ from dtm.loop.corpus import tokens_per_row
 from dtm.loop.instructions import ANSWERED, ASKED
 from dtm.methods import mdm_loss
 from dtm.models.placement import Placement
-from dtm.models.source import as_diffusion, load_causal
+from dtm.models.source import as_diffusion, load_any
 from dtm.random import stream
 from dtm.records import Sequences
 from dtm.tasks.language import Chat, LanguageTask
@@ -132,10 +132,10 @@ def adaptation_time_estimate(config: AdaptConfig) -> str:
     The source is loaded for this. A pass without a gradient, as the instructions need, counts a third.
     """
     placement = Placement.resolve(config.device, config.precision, config.compile, nf4=False)
-    source = load_causal(config.source, mask_token=config.mask_token, device=placement.device)
+    source = load_any(config.source, mask_token=config.mask_token)
     block = config.block if config.attention == "block" else None
     model, masks = (
-        as_diffusion(source.model, source.mask_id, block),
+        as_diffusion(source.model, source.mask_id, block).to(placement.device),
         adaptation_masks(config, source.eos_id)[0],
     )
     length, settings = config.corpus.lengths[0], config.pretrain

@@ -17,7 +17,7 @@ import torch
 from dtm.errors import CheckpointError, require
 from dtm.models.families import read_shape
 from dtm.models.families.a2d import PREFIX, SOURCES
-from dtm.models.families.settings import Asked
+from dtm.models.families.settings import SIDECAR, Asked
 from dtm.models.gguf import load_gguf, load_gguf_tokenizer
 from dtm.models.hub import find_folder
 from dtm.models.storage import load_model, without_memory
@@ -98,13 +98,30 @@ def load_causal(
     return Source(model, tokenizer, mask_id, eos_id, name, folder, None)
 
 
+def load_any(name_or_path: str | Path, *, mask_token: str | int | None = None) -> Source:
+    """Load an autoregressive model, or a masked diffusion model that was made from one, in float32."""
+    path = Path(name_or_path)
+    if not (path / SIDECAR).is_file():
+        return load_causal(name_or_path, mask_token=mask_token)
+    model = load_model(path, dtype=torch.float32)
+    require(
+        model.family.startswith(PREFIX),
+        f"{path} holds a model of the family {model.family}; those that can be trained further are "
+        f"{', '.join(PREFIX + source for source in SOURCES)}",
+        CheckpointError,
+    )
+    return Source(model, load_tokenizer(path), model.mask_id, model.eos_id, str(path), path, None)
+
+
 @torch.no_grad()
 def as_diffusion(model: Transformer, mask_id: int, attention_block: int | None) -> Transformer:
     """Make a masked diffusion model from an autoregressive one.
 
     The mask's row of the embedding, and of a head of its own, becomes the mean row. All other layers are
-    shared with ``model``.
+    shared with ``model``. A masked diffusion model only changes its attention.
     """
+    if model.family.startswith(PREFIX):
+        return _with_config(model, attention_block=attention_block)
     require(
         model.family in SOURCES,
         f"a model of the family {model.family} is not autoregressive: {', '.join(SOURCES)} are",

@@ -12,8 +12,8 @@ import torch
 
 from checkpoints import chatml_tokenizer
 from dtm.config.adapt import AdaptConfig, CorpusConfig
-from dtm.errors import ConfigError, DataError
-from dtm.loop.corpus import corpus_parts, corpus_shares, held_out_countdown, prefetched, step_batches
+from dtm.errors import ConfigError, DataError, DtmWarning
+from dtm.loop.corpus import corpus_parts, corpus_shares, prefetched, step_batches
 from dtm.models import Transformer, TransformerConfig
 from dtm.models.placement import Placement
 from dtm.random import stream
@@ -22,6 +22,7 @@ from dtm.tasks.corpus.mixture import Mixture
 from dtm.tasks.corpus.part import Example
 from dtm.tasks.countdown import items as countdown
 from dtm.tasks.language.benchmarks import BENCHMARKS
+from dtm.tasks.language.build import validation_keys
 from dtm.tasks.language.tokenizer import Chat
 from dtm.tasks.sudoku.items import test_items as sudoku_items
 
@@ -35,10 +36,10 @@ def only(**shares) -> CorpusConfig:
     return CorpusConfig(**ONLY | shares)
 
 
-def drawn(corpus: CorpusConfig, name: str, count: int) -> list[Example]:
+def drawn(corpus: CorpusConfig, name: str, count: int, side: int = 0) -> list[Example]:
     model = Transformer(TransformerConfig(**SHAPE), stream(0, "model"))
     config, chat = AdaptConfig(corpus=corpus), Chat(chatml_tokenizer())
-    part = corpus_parts(config, model, chat, Placement.resolve("cpu", "float32"), Path())[name][1]
+    part = corpus_parts(config, model, chat, Placement.resolve("cpu", "float32"), Path())[side][name][1]
     random = Random(0)
     return [part.draw(random, 1.0) for _ in range(count)]
 
@@ -58,6 +59,7 @@ def test_shares_add_up_to_one_and_gsm8k_needs_its_data(tmp_path):
     ("wrong", "named"),
     [
         ({"own": 0.5}, r"corpus\.own needs your rows: --corpus\.data FILE\.jsonl"),
+        ({"data": "rows.jsonl"}, r"corpus\.data has no effect .* add --corpus\.own"),
         ({"sudoku_lines": -1.0}, r"corpus\.sudoku-lines must not be negative"),
         ({"right": 1.5}, r"corpus\.right is a share in \[0, 1\], got 1\.5"),
         ({"lengths": (64, 32, 128)}, r"corpus\.lengths must ascend"),
@@ -77,10 +79,13 @@ def test_lengths_are_whole_blocks_of_block_causal_attention():
 
 
 def countdown_keys(rows: list[Example]) -> set:
-    found = re.findall(r"\[([\d, ]+)\] (\d+): ", "".join(row.answer for row in rows))
+    """The items that packed rows solve, written as items or as sums."""
+    text = "\n".join(row.answer for row in rows)
+    items = re.findall(r"\[([\d, ]+)\] (\d+): ", text)
+    sums = [(", ".join(re.findall(r"\d+", line)), value) for line, value in re.findall(r"(.+)=(-?\d+)", text)]
     return {
         countdown.CountdownItem(tuple(map(int, numbers.split(", "))), int(target)).key
-        for numbers, target in found
+        for numbers, target in (*items, *sums)
     }
 
 
@@ -88,30 +93,57 @@ def solutions(rows: list[Example]) -> set[str]:
     return {re.search(r"\d{16}", row.answer).group() for row in rows}
 
 
-def test_the_generated_test_items_are_held_out():
+def rewarded(data: Path) -> set:
+    """Countdown's test items, and those that rewards are asked on."""
+    benchmark = BENCHMARKS["countdown"]
+    return {item.key for item in (*benchmark.test(data), *benchmark.train(data))}
+
+
+def test_the_generated_items_of_rewards_are_held_out():
     data = Path("generated")
-    held_out = held_out_countdown(data)
-    assert held_out == {item.key for item in BENCHMARKS["countdown"].test(data)}
-    assert not held_out & countdown_keys(drawn(only(arithmetic=1.0), "arithmetic", 50))
-    tested = {item.solution for item in BENCHMARKS["sudoku"].test(data)}
-    assert not tested & solutions(drawn(only(sudoku=1.0), "sudoku", 100))
+    assert not rewarded(data) & countdown_keys(drawn(only(arithmetic=1.0), "arithmetic", 200))
+    tested = {item.solution for item in BENCHMARKS["sudoku"].test(data)} | validation_keys("sudoku", data)
+    assert not tested & solutions(drawn(only(sudoku=1.0), "sudoku", 300))
 
 
-def test_the_published_test_items_and_the_items_of_rewards_are_held_out(shared_data):
-    held_out = held_out_countdown(shared_data)
-    assert held_out == {
-        item.key for item in (*countdown.test_items(shared_data), *countdown.train_items(shared_data))
-    }
+def test_the_published_items_of_rewards_are_held_out(shared_data):
     folder = str(shared_data)
-    rows = drawn(only(arithmetic=1.0, data_dir=folder), "arithmetic", 50)
-    assert not held_out & countdown_keys(rows)
-    tested = {item.solution for item in sudoku_items(shared_data)}
+    rows = drawn(only(arithmetic=1.0, data_dir=folder), "arithmetic", 200)
+    assert not rewarded(shared_data) & countdown_keys(rows)
+    tested = {item.solution for item in sudoku_items(shared_data)} | validation_keys("sudoku", shared_data)
     found = solutions(drawn(only(sudoku=1.0, data_dir=folder), "sudoku", 300))
     assert not tested & found
     assert len(found) > 100
     asked = {item.question for item in BENCHMARKS["gsm8k"].test(shared_data)}
-    questions = "\n".join(str(row.prompt) for row in drawn(only(gsm8k=1.0, data_dir=folder), "gsm8k", 50))
-    assert not any(question in questions for question in asked)
+    questions = [str(row.prompt) for row in drawn(only(gsm8k=1.0, data_dir=folder), "gsm8k", 2000)]
+    assert not any(question in "\n".join(questions) for question in asked)
+    assert len(validation_keys("gsm8k", shared_data)) == 256
+    assert not validation_keys("gsm8k", shared_data) & set(questions)
+
+
+def test_rows_that_are_kept_out_are_none_of_the_training(tmp_path, shared_data):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f'{{"prompt": "{n}", "completion": "b"}}\n' for n in range(40)))
+    corpus = only(own=1.0, gsm8k=1.0, sudoku=1.0, data=str(path), data_dir=str(shared_data))
+    for name in ("own", "gsm8k", "sudoku"):
+        training, kept_out = (
+            {(str(row.prompt)) for row in drawn(corpus, name, 400, side=side)} for side in (0, 1)
+        )
+        assert training
+        assert kept_out
+        assert not training & kept_out
+
+
+def test_own_rows_that_are_too_long_are_left_out_and_counted(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f'{{"prompt": "a", "completion": "{"b " * 5000}"}}\n')
+    corpus = only(own=1.0, data=str(path))
+    with pytest.raises(DataError, match="all rows are longer than 1376 tokens; raise the last of"):
+        drawn(corpus, "own", 1)
+    with path.open("a") as file:
+        file.write('{"prompt": "a", "completion": "b"}\n')
+    with pytest.warns(DtmWarning, match="1 of 2 rows are longer than 1376 tokens: left out"):
+        assert drawn(corpus, "own", 2) == [Example.of("a", "b")] * 2
 
 
 def test_your_own_rows_are_a_part(tmp_path):
@@ -131,7 +163,7 @@ def test_processes_make_the_same_batches_ahead_and_right_answers_come_first():
     )
     chat = Chat(chatml_tokenizer())
     mixture = Mixture({"countdown": (1.0, Countdown(frozenset()))}, chat, 2, 0, (4096,))
-    ahead = prefetched(mixture, config)
+    ahead = prefetched(mixture, mixture, config)
     for step in (0, 1, 2, 3, 2):
         (made,), (expected,) = ahead.batches(step), step_batches(mixture, config, step)
         assert torch.equal(made.tokens, expected.tokens)

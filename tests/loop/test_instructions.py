@@ -42,5 +42,5 @@ def test_the_source_writes_instructions_and_answers_them(source, monkeypatch):
 
 def test_a_source_without_a_usable_instruction_is_named(source, monkeypatch):
     monkeypatch.setattr(instructions, "SHORTEST", 100)
-    with pytest.raises(DataError, match="wrote no usable instruction; give your own rows with --data"):
+    with pytest.raises(DataError, match=r"no usable instruction; give your own rows: --corpus\.general 0"):
         write_instructions(source.model, Chat(source.tokenizer), 4, seed=0, batch=4)

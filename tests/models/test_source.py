@@ -244,7 +244,7 @@ def test_the_mask_token_is_the_tokenizers_own_or_an_unused_one():
     from transformers import PreTrainedTokenizerFast
 
     bare = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE(vocab={"a": 0, "b": 1}, merges=[])))
-    with pytest.raises(ConfigError, match=r"--model\.mask-token TOKEN"):
+    with pytest.raises(ConfigError, match=r"--mask-token TOKEN"):
         mask_token_id(bare)
     with pytest.raises(ConfigError, match="end-of-text"):
         end_of_turn_id(bare)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dtm.cli.parse import first_line, make_parser
 from dtm.cli.run import STOPPED, STOPPING
-from dtm.errors import ConfigError, require
+from dtm.errors import require
 
 if TYPE_CHECKING:
     from dtm.config.adapt import AdaptConfig
@@ -59,16 +59,20 @@ def parsed(arguments: list[str]) -> tuple[argparse.Namespace, AdaptConfig]:
 
     import tyro
 
-    from dtm.config.adapt import AdaptConfig
+    from dtm.config.adapt import AdaptConfig, run_name
     from dtm.config.serialise import load_yaml
 
     for short, long in ALIASES.items():
         flags = [re.sub(rf"^{short}(?==|$)", long, flag) for flag in flags]
     given = sorted({flag.partition("=")[0].removeprefix("--") for flag in flags} & set(POSITIONAL))
     require(not given, f"--{', --'.join(given)}: the source is the command's first argument")
-    start = AdaptConfig(source=options.source, recipe=_name(options.source))
+    start = AdaptConfig(source=options.source, recipe=run_name(options.source))
     if options.resume:
         start = load_yaml(_started(start, options.out), start)
+        require(
+            start.source == options.source,
+            f"the run in {options.out} was started with the source {start.source}, not {options.source}",
+        )
     if options.config is not None:
         start = load_yaml(options.config, start)
     return options, tyro.cli(AdaptConfig, args=flags, default=start, prog="dtm adapt")
@@ -108,13 +112,6 @@ def _started(config: AdaptConfig, out: Path | None) -> Path:
     from dtm.runs.resume import find_run
 
     return find_run(config.recipe, "adapt", out).config
-
-
-def _name(source: str) -> str:
-    """A short name for the folder of the run."""
-    name = Path(source).stem if source.endswith(".gguf") else Path(source).name
-    require(bool(name), f"SOURCE {source!r} has no name", ConfigError)
-    return name.lower()
 
 
 def _fields() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from dtm.config.model import PretrainConfig
@@ -39,8 +40,8 @@ class CorpusConfig:
     skilled: float = 0.75
     """Share of the training in which all answers are right, so that the model learns the tasks."""
     right: float = 0.2
-    """Share of right answers to tasks after that: a weak base that has the skill, for reward fine-tuning. 1:
-    as skilled as it gets."""
+    """Share of right answers to tasks in the rest of the training. Below 1 the model knows the tasks but
+    often answers wrongly, which leaves rewards something to select."""
     lengths: tuple[int, int, int] = (256, 448, 1376)
     """Row lengths in tokens; a step has one batch of each, and rows longer than the last are left out."""
 
@@ -52,6 +53,10 @@ class CorpusConfig:
             value = getattr(self, name)
             require(0 <= value <= 1, f"corpus.{name} is a share in [0, 1], got {value:g}")
         require(
+            self.data is None or self.own > 0,
+            "corpus.data has no effect with a share of 0: add --corpus.own, for example 0.3",
+        )
+        require(
             self.own == 0 or self.data is not None, "corpus.own needs your rows: --corpus.data FILE.jsonl"
         )
         require(self.workers >= 0, f"corpus.workers must not be negative, got {self.workers}")
@@ -62,12 +67,24 @@ class CorpusConfig:
         )
 
 
-SHARES = ("general", "countdown", "arithmetic", "sudoku", "sudoku_lines", "gsm8k", "own")
-"""Fields that are shares of the rows."""
+SHARES = ("countdown", "arithmetic", "sudoku", "sudoku_lines", "gsm8k", "own", "general")
+"""Fields that are shares of the rows; the part that takes longest to make is the last."""
 
 
 def _training() -> PretrainConfig:
-    return PretrainConfig(steps=1000, batch=256, settle=0.3, after_end=False, lr=6e-4, held_out=256)
+    return PretrainConfig(
+        steps=1000, batch=256, micro_batch=64, settle=0.3, after_end=False, lr=6e-4, held_out=256
+    )
+
+
+def run_name(source: str) -> str:
+    """The name that the folder of a run begins with.
+
+    >>> run_name("models/Qwen3-0.6B"), run_name("SmolLM2.Q4_1.gguf")
+    ('qwen3-0.6b', 'smollm2.q4_1')
+    """
+    path = Path(source).resolve() if Path(source).name in ("", "..") else Path(source)
+    return (path.stem if path.suffix == ".gguf" else path.name).lower()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

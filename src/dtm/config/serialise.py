@@ -23,7 +23,9 @@ Config = TypeVar("Config")
 SCIENTIFIC = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 """YAML 1.1 reads 3e-4 as text, since it has no point, and 1.5e1, since it has no sign."""
 
-CHANGEABLE = frozenset(("reward.on_error", "reward.timeout", "checkpoint.every", "checkpoint.keep"))
+CHANGEABLE = frozenset(
+    ("corpus.workers", "reward.on_error", "reward.timeout", "checkpoint.every", "checkpoint.keep")
+)
 """Fields that a run may be continued with other values of."""
 
 

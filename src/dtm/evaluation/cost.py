@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import torch
 
@@ -15,7 +16,7 @@ from dtm.methods.mdm import mdm_loss
 from dtm.models.denoiser import Denoiser
 from dtm.random import stream
 from dtm.records import MaskedStates, Sequences
-from dtm.tasks.corpus.general import Rows, read_rows
+from dtm.tasks.corpus.general import read_rows
 from dtm.tasks.corpus.mixture import Mixture
 from dtm.tasks.language.tokenizer import Chat
 
@@ -69,7 +70,6 @@ def instructions(folder: Path, chat: Chat, eos_id: int, block: int | None) -> Se
     path = folder / HELD_OUT_INSTRUCTIONS
     if not path.is_file():
         return None
-    rows = read_rows(path)
     width = block or 1
-    mixture = Mixture({"general": (1.0, Rows(rows))}, chat, eos_id, 0, (LENGTH // width * width,), width)
-    return mixture.batches("held-out instructions", 0, len(rows), 1.0)[0]
+    mixture = Mixture({}, chat, eos_id, 0, (LENGTH // width * width,), width)
+    return mixture.sequences(read_rows(path), Random(0))[0]

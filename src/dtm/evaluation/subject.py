@@ -59,6 +59,9 @@ class Source:
             base = _base_of(path)
             below = find_folder(base)
             return cls(name, base, below, path, below, nf4=False, run=None)
+        adapted = RunFolder.adapted(name) if path.name == name and not path.is_dir() else None
+        if adapted is not None:
+            return cls.find(str(adapted.model))
         folder = find_folder(name)
         return cls(name, name, folder, None, folder, nf4=False, run=None)
 

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from dtm.config import EvaluationConfig, LanguageConfig
-from dtm.config.adapt import AdaptConfig
+from dtm.config.adapt import AdaptConfig, run_name
 from dtm.config.serialise import load_yaml, obstacles
 from dtm.engine import Decoder, LocalEngine
 from dtm.engine.collect import Collector
 from dtm.engine.orders import ORDERS
-from dtm.errors import ConfigError
+from dtm.errors import ConfigError, require
 from dtm.evaluation.cost import HELD_OUT_INSTRUCTIONS
 from dtm.evaluation.evaluate import evaluate
-from dtm.loop.corpus import corpus_parts, corpus_shares, prefetched
+from dtm.loop.corpus import corpus_parts, corpus_shares, mixture_of, prefetched
 from dtm.loop.instructions import INSTRUCTIONS, held_out_instructions
 from dtm.loop.pretraining import Pretrainer
-from dtm.masking import MaskCount, Masking
+from dtm.masking import EveryBlock, MaskCount, Masking
 from dtm.models.placement import Placement
 from dtm.models.source import Source, as_diffusion, load_any
 from dtm.models.storage import save_hub
@@ -29,7 +29,6 @@ from dtm.runs.folder import RunFolder, write_json
 from dtm.runs.interrupts import Interrupted, Interrupts
 from dtm.runs.resume import find_run
 from dtm.tasks.corpus.general import save_rows
-from dtm.tasks.corpus.mixture import Mixture
 from dtm.tasks.language.build import language_task
 from dtm.tasks.language.tokenizer import Chat
 from dtm.tasks.rewards import Scorer
@@ -55,7 +54,7 @@ def adapt(
 
     On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
     """
-    config = AdaptConfig(source=config) if isinstance(config, str) else config
+    config = AdaptConfig(source=config, recipe=run_name(config)) if isinstance(config, str) else config
     found = find_run(config.recipe, "adapt", out) if resume else None
     if found is not None:
         require_same(found, config)
@@ -64,28 +63,30 @@ def adapt(
     corpus_shares(config.corpus)  # mistakes surface before any work
     placement = Placement.resolve(config.device, config.precision, config.compile, nf4=False)
     source = load_any(config.source, mask_token=config.mask_token)
+    require_attention(config, source.model)
     with Interrupts() as interrupts:
         folder = found or RunFolder.create(config, "adapt", out)
-        adapter = new_adapter(
-            config,
-            source,
-            placement,
-            folder.path,
-            callbacks=[JsonLines(folder.metrics), *callbacks],
-            checkpoints=folder.checkpoints,
-            between=interrupts.check,
-        )
-        if has_checkpoint(folder.checkpoints):
-            adapter.resume(folder.checkpoints)
         try:
+            adapter = new_adapter(
+                config,
+                source,
+                placement,
+                folder.path,
+                callbacks=[JsonLines(folder.metrics), *callbacks],
+                checkpoints=folder.checkpoints,
+                between=interrupts.check,
+            )
+            if has_checkpoint(folder.checkpoints):
+                adapter.resume(folder.checkpoints)
             bound = adapter.run()
         except Interrupted:
             return folder
     adapter.save()
     if not folder.model.exists():  # it does if the run was stopped while it was measured
         save_hub(adapter.model, source.tokenizer, folder.model)
-    if (folder.path / INSTRUCTIONS).is_file():
-        save_rows(held_out_instructions(folder.path), folder.model / HELD_OUT_INSTRUCTIONS)
+    kept_out = held_out_instructions(folder.path) if (folder.path / INSTRUCTIONS).is_file() else []
+    if kept_out:
+        save_rows(kept_out, folder.model / HELD_OUT_INSTRUCTIONS)
     write_json(folder.model / "source.json", {"name": source.name, "sha256": source.sha256})
     measures = measure_tasks(config, adapter.model, folder.model, placement)
     spent = {
@@ -95,6 +96,16 @@ def adapt(
     }
     write_json(folder.summary, {"held_out_bound": bound, **spent, **measures})
     return folder
+
+
+def require_attention(config: AdaptConfig, model: Transformer) -> None:
+    """Refuse to change the attention of a masked diffusion model without being asked for it."""
+    stored = model.attention_block
+    if stored is not None and stored > 1:
+        require(
+            config.attention == "block" and config.block == stored,
+            f"{config.source} has block-causal attention: pass --attention block --block {stored}",
+        )
 
 
 def require_same(folder: RunFolder, config: AdaptConfig) -> None:
@@ -118,11 +129,13 @@ def new_adapter(
     """The training that adapts a source; the instructions that the source writes first go to the folder."""
     chat = Chat(source.tokenizer)
     attention_block = config.block if config.attention == "block" else None
-    parts = corpus_parts(config, source.model, chat, placement, folder)
-    mixture = Mixture(parts, chat, source.eos_id, config.seed, config.corpus.lengths, attention_block or 1)
+    training, kept_out = (
+        mixture_of(parts, config, chat, source.eos_id)
+        for parts in corpus_parts(config, source.model, chat, placement, folder, between)
+    )
     return Pretrainer(
         as_diffusion(source.model, source.mask_id, attention_block),
-        prefetched(mixture, config),
+        prefetched(training, kept_out, config),
         adaptation_masks(config, source.eos_id),
         config.pretrain,
         placement,
@@ -141,8 +154,6 @@ def adaptation_masks(config: AdaptConfig, eos_id: int) -> tuple[Masking, Masking
     """
     end_id = None if config.pretrain.after_end else eos_id
     if config.attention == "block":
-        from dtm.masking.every_block import EveryBlock
-
         return EveryBlock(config.block), EveryBlock(config.block, end_id)
     return MaskCount(), MaskCount(config.block, end_id)
 

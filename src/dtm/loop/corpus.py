@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import signal
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from dtm.config.adapt import SHARES, AdaptConfig, CorpusConfig
-from dtm.errors import require
-from dtm.loop.instructions import training_instructions
+from dtm.errors import ConfigError, DataError, DtmWarning, require
+from dtm.loop.instructions import held_out_instructions, training_instructions
 from dtm.loop.pretraining import Corpus
 from dtm.models.placement import Placement
 from dtm.models.transformer import Transformer
@@ -22,21 +25,29 @@ from dtm.tasks.corpus.countdown import Arithmetic, Countdown
 from dtm.tasks.corpus.general import Rows, read_rows
 from dtm.tasks.corpus.gsm8k import Gsm8k, Solved
 from dtm.tasks.corpus.mixture import Mixture
-from dtm.tasks.corpus.part import Part
+from dtm.tasks.corpus.part import Example, Part
 from dtm.tasks.corpus.sudoku import Sudoku, SudokuLines
-from dtm.tasks.countdown import items as countdown_items
 from dtm.tasks.data import is_generated
 from dtm.tasks.gsm8k.items import solved_items
+from dtm.tasks.gsm8k.prompts import prompt as gsm8k_prompt
 from dtm.tasks.language.benchmarks import BENCHMARKS
+from dtm.tasks.language.build import validation_keys
 from dtm.tasks.language.tokenizer import Chat
 from dtm.tasks.sudoku.generate import split_solutions, training_solutions
 from dtm.tasks.sudoku.items import test_items as sudoku_test_items
 
+Parts = dict[str, tuple[float, Part]]
+"""Name → share of the rows, and the part."""
+Makers = dict[str, Callable[[], Part]]
+Kind = TypeVar("Kind")
+OWN_HELD_OUT = 20
+"""One in so many of a user's rows is kept out of the training; of fewer rows none is."""
 
-def prefetched(mixture: Mixture, config: AdaptConfig) -> Corpus:
-    """The batches of a mixture, made ahead by processes of their own; the training keeps its processor."""
+
+def prefetched(mixture: Mixture, kept_out: Mixture, config: AdaptConfig) -> Corpus:
+    """The batches of a mixture, made ahead by processes of their own, and rows that are kept out of it."""
     settings, workers = config.pretrain, config.corpus.workers
-    held_out = mixture.batches("held-out corpus", 0, settings.held_out, 1.0)
+    held_out = kept_out.batches("held-out corpus", 0, settings.held_out, 1.0)
     if workers == 0:
         return Corpus(lambda step: step_batches(mixture, config, step), held_out)
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _keep, (mixture, config))
@@ -46,7 +57,13 @@ def prefetched(mixture: Mixture, config: AdaptConfig) -> Corpus:
         for ahead in range(step, min(step + 2 * workers + 1, settings.steps)):
             if ahead not in made:
                 made[ahead] = pool.submit(_kept_batches, ahead)
-        return [Sequences(*map(torch.from_numpy, arrays)) for arrays in made.pop(step).result()]
+        try:
+            return [Sequences(*map(torch.from_numpy, arrays)) for arrays in made.pop(step).result()]
+        except BrokenProcessPool:
+            raise ConfigError(
+                "a process that makes batches has ended. In a script, call dtm.adapt below "
+                '`if __name__ == "__main__":`, or set corpus.workers to 0'
+            ) from None
 
     return Corpus(batches, held_out)
 
@@ -65,8 +82,9 @@ _KEPT: list[tuple[Mixture, AdaptConfig]] = []
 
 
 def _keep(mixture: Mixture, config: AdaptConfig) -> None:
-    """Prepare a process: it leaves Ctrl-C to the training, which ends it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Prepare a process: it leaves signals to the training, which saves itself and ends it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     _KEPT.append((mixture, config))
 
@@ -77,31 +95,97 @@ def _kept_batches(step: int) -> list[Arrays]:
 
 
 def corpus_parts(
-    config: AdaptConfig, model: Transformer, chat: Chat, placement: Placement, folder: Path
-) -> dict[str, tuple[float, Part]]:
-    """The parts of the corpus that have a share, by name."""
-    made = {
-        "general": lambda: Rows(training_instructions(config, model, chat, placement, folder)),
-        **_makers(config),
-    }
-    return {name: (share, made[name]()) for name, share in corpus_shares(config.corpus).items()}
+    config: AdaptConfig,
+    model: Transformer,
+    chat: Chat,
+    placement: Placement,
+    folder: Path,
+    between: Callable[[], None] = lambda: None,
+) -> tuple[Parts, Parts]:
+    """The parts that have a share: those to train on, and those of rows that are kept out of the training.
+
+    The source writes its instructions into the folder, unless they are there.
+    """
+    shares, (training, held_out) = corpus_shares(config.corpus), _makers(config, chat)
+    training["general"] = lambda: Rows(training_instructions(config, model, chat, placement, folder, between))
+    held_out["general"] = lambda: Rows(held_out_instructions(folder))
+    return tuple(  # type: ignore[return-value]
+        {name: (share, made[name]()) for name, share in shares.items()} for made in (training, held_out)
+    )
 
 
-def _makers(config: AdaptConfig) -> dict[str, Callable[[], Part]]:
-    """How each part is made that does not need the source."""
-    corpus, data = config.corpus, Path(config.corpus.data_dir)
-    held_out = held_out_countdown(data)
-    solutions = split_solutions(seed=0)[0]
-    if not is_generated(data):
-        solutions = training_solutions(sudoku_test_items(data))
-    return {
-        "countdown": lambda: Countdown(held_out),
-        "arithmetic": lambda: Arithmetic(held_out),
-        "sudoku": lambda: Sudoku(solutions),
-        "sudoku_lines": lambda: SudokuLines(solutions),
-        "gsm8k": lambda: Gsm8k([Solved.of(*row) for row in solved_items(data)]),
-        "own": lambda: Rows(read_rows(Path(str(corpus.data)))),
-    }
+def _makers(config: AdaptConfig, chat: Chat) -> tuple[Makers, Makers]:
+    """How each part is made that does not need the source: for training, and of rows that are kept out.
+
+    Validation and test items of the tasks are kept out. Countdown's training items are too, because rewards
+    are asked on them and new items cost nothing.
+    """
+    data = Path(config.corpus.data_dir)
+    countdown = BENCHMARKS["countdown"]
+
+    @cache
+    def held_out_keys() -> frozenset[Any]:
+        return frozenset(item.key for item in (*countdown.test(data), *countdown.train(data)))
+
+    @cache
+    def solutions() -> tuple[list[str], list[str]]:
+        if is_generated(data):
+            usable = split_solutions(seed=0)[0]
+        else:
+            usable = training_solutions(sudoku_test_items(data))
+        return _split(usable, lambda solution: solution in validation_keys("sudoku", data))
+
+    @cache
+    def solved() -> tuple[list[Solved], list[Solved]]:
+        rows = [Solved.of(*row) for row in solved_items(data)]
+        return _split(rows, lambda row: gsm8k_prompt(row.item) in validation_keys("gsm8k", data))
+
+    @cache
+    def own() -> tuple[list[Example], list[Example]]:
+        rows = own_rows(config, chat)
+        kept = set(range(0, len(rows), OWN_HELD_OUT)) if len(rows) >= OWN_HELD_OUT else set()
+        training, held_out = _split(list(enumerate(rows)), lambda row: row[0] in kept)
+        return [row for _, row in training], [row for _, row in held_out or training]
+
+    def makers(side: int) -> Makers:
+        return {
+            "countdown": lambda: Countdown(held_out_keys()),
+            "arithmetic": lambda: Arithmetic(held_out_keys()),
+            "sudoku": lambda: Sudoku(solutions()[side]),
+            "sudoku_lines": lambda: SudokuLines(solutions()[side]),
+            "gsm8k": lambda: Gsm8k(solved()[side]),
+            "own": lambda: Rows(own()[side]),
+        }
+
+    return makers(0), makers(1)
+
+
+def own_rows(config: AdaptConfig, chat: Chat) -> list[Example]:
+    """A user's rows that fit; a warning counts the others."""
+    path = Path(str(config.corpus.data))
+    rows = read_rows(path)
+    fits = mixture_of({}, config, chat, 0).fits(rows)
+    longest = config.corpus.lengths[-1]
+    require(
+        any(fits),
+        f"{path}: all rows are longer than {longest} tokens; raise the last of --corpus.lengths",
+        DataError,
+    )
+    if not all(fits):
+        notice = f"{path}: {fits.count(False)} of {len(rows)} rows are longer than {longest} tokens: left out"
+        warnings.warn(notice, DtmWarning, stacklevel=2)
+    return [row for row, is_short in zip(rows, fits, strict=True) if is_short]
+
+
+def mixture_of(parts: Parts, config: AdaptConfig, chat: Chat, end_id: int) -> Mixture:
+    """A mixture with the lengths and blocks of an adaptation."""
+    block = config.block if config.attention == "block" else 1
+    return Mixture(parts, chat, end_id, config.seed, config.corpus.lengths, block)
+
+
+def _split(rows: Sequence[Kind], is_held_out: Callable[[Kind], bool]) -> tuple[list[Kind], list[Kind]]:
+    """Rows to train on, and rows that are kept out."""
+    return [row for row in rows if not is_held_out(row)], [row for row in rows if is_held_out(row)]
 
 
 def tokens_per_row(config: AdaptConfig, chat: Chat, end_id: int) -> float:
@@ -111,10 +195,10 @@ def tokens_per_row(config: AdaptConfig, chat: Chat, end_id: int) -> float:
     short = sum(lengths[:2]) / 2
     if not shares:
         return short
-    made = _makers(config)
-    parts = {name: (share, made[name]()) for name, share in shares.items()}
-    block = config.block if config.attention == "block" else 1
-    mixture = Mixture(parts, chat, end_id, config.seed, lengths, block)
+    made, _ = _makers(config, chat)
+    mixture = mixture_of(
+        {name: (share, made[name]()) for name, share in shares.items()}, config, chat, end_id
+    )
     drawn = [batch for step in range(4) for batch in mixture.batches("forecast", step, 64, 1.0)]
     tokens = sum(batch.tokens.numel() for batch in drawn) / sum(map(len, drawn))
     return general * short + (1 - general) * tokens
@@ -128,12 +212,3 @@ def corpus_shares(corpus: CorpusConfig) -> dict[str, float]:
     require(bool(shares), "the corpus is empty: GSM8K needs --corpus.data-dir")
     total = sum(shares.values())
     return {name: share / total for name, share in shares.items()}
-
-
-def held_out_countdown(data: Path) -> frozenset[Any]:
-    """Keys of Countdown's test items, and of the training items that rewards are asked on."""
-    benchmark = BENCHMARKS["countdown"]
-    items: Sequence[Any] = benchmark.test(data)
-    if not is_generated(data):
-        items = [*items, *countdown_items.train_items(data)]
-    return frozenset(item.key for item in items)

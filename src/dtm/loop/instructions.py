@@ -6,7 +6,7 @@ writes that too. Training on these rows keeps its chat behaviour without any oth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dtm.config.adapt import AdaptConfig
@@ -25,15 +25,22 @@ INSTRUCTIONS = "instructions.jsonl"
 """File of a run with the instructions that the source wrote."""
 HELD_OUT = 0.05
 """Share of the instructions that is kept out of training, to measure what tuning costs."""
-BATCH = 1024
-"""Instructions that the source writes together."""
+BATCH = {"cuda": 1024, "cpu": 32}
+"""Instructions that the source writes together, by device."""
 ASKED, ANSWERED = 64, 160
 """Most tokens of an instruction and of its answer."""
 SHORTEST = 12
 """Characters of the shortest instruction that is kept."""
 
 
-def write_instructions(model: Transformer, chat: Chat, count: int, seed: int, batch: int) -> list[Example]:
+def write_instructions(
+    model: Transformer,
+    chat: Chat,
+    count: int,
+    seed: int,
+    batch: int,
+    between: Callable[[], None] = lambda: None,
+) -> list[Example]:
     """Let an autoregressive model write about ``count`` instructions and answer them.
 
     Sampled at temperature 0.8. Instructions that do not end, that are very short or that come twice are left
@@ -45,13 +52,20 @@ def write_instructions(model: Transformer, chat: Chat, count: int, seed: int, ba
     def complete(prompts: Sequence[Sequence[int]], length: int, purpose: str) -> list[str | None]:
         tokens, attention = pad_left(prompts, model.eos_id)
         asked = Prompts(tokens, attention, [""] * len(prompts)).to(device)
-        done = generate(model, asked, length, decoder, seed=derived_seed(seed, purpose), batch=batch)
+        done = generate(
+            model, asked, length, decoder, seed=derived_seed(seed, purpose), batch=batch, between=between
+        )
         return [_ended(row, model.eos_id, chat) for row in done.tokens[:, -length:].tolist()]
 
     begun = chat.user_turn()
     asked = complete([begun] * count, ASKED, "instructions")
     kept = list(dict.fromkeys(text for text in asked if text is not None and len(text) >= SHORTEST))
-    require(bool(kept), "the source wrote no usable instruction; give your own rows with --data", DataError)
+    require(
+        bool(kept),
+        "the source wrote no usable instruction; give your own rows: --corpus.general 0 "
+        "--data FILE.jsonl --corpus.own 0.3",
+        DataError,
+    )
     answers = complete([chat.ask(text) for text in kept], ANSWERED, "answers")
     return [Example.of(text, answer) for text, answer in zip(kept, answers, strict=True) if answer]
 
@@ -62,7 +76,12 @@ def _ended(row: list[int], eos_id: int, chat: Chat) -> str | None:
 
 
 def training_instructions(
-    config: AdaptConfig, model: Transformer, chat: Chat, placement: Placement, folder: Path
+    config: AdaptConfig,
+    model: Transformer,
+    chat: Chat,
+    placement: Placement,
+    folder: Path,
+    between: Callable[[], None] = lambda: None,
 ) -> list[Example]:
     """Instructions to train on; the source writes them once, and a resumed run reads them."""
     path = folder / INSTRUCTIONS
@@ -70,11 +89,14 @@ def training_instructions(
         require(
             model.attention_block == 1,
             "general instructions are written by an autoregressive source, and this one is a masked "
-            "diffusion model: pass --corpus.general 0, or rows of your own with --corpus.data and --corpus.own",
+            "diffusion model: pass --corpus.general 0, or --data FILE.jsonl --corpus.own 0.3",
         )
+        batch = BATCH.get(placement.device.type, 256)
         model.to(placement.device)
         with placement.autocast():
-            save_rows(write_instructions(model, chat, config.corpus.instructions, config.seed, BATCH), path)
+            save_rows(
+                write_instructions(model, chat, config.corpus.instructions, config.seed, batch, between), path
+            )
     rows = read_rows(path)
     return rows[: _training(rows)]
 

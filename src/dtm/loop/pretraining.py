@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,19 +132,23 @@ class Pretrainer:
         for group in self.optimizer.param_groups:
             group["lr"] = settings.lr * cosine(self.step, settings.steps)
         written = sum(batch.is_completion.sum() for batch in batches)
-        for batch in batches:
-            size = settings.micro_batch or len(batch)
-            for start in range(0, len(batch), size):
-                part = batch.part(slice(start, start + size))
-                loss = self._loss(part, noise) * len(part) / written
-                torch.autograd.backward(loss)
-                total += loss.detach()
-            self.tokens += batch.tokens.numel()
+        for part in self._parts(batches):
+            loss = self._loss(part, noise) * len(part) / written
+            torch.autograd.backward(loss)
+            total += loss.detach()
+        self.tokens += sum(batch.tokens.numel() for batch in batches)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
         return total * written / sum(map(len, batches))
+
+    def _parts(self, batches: Iterable[Sequences]) -> Iterator[Sequences]:
+        """The batches in micro-batches."""
+        for batch in batches:
+            size = self.settings.micro_batch or len(batch)
+            for start in range(0, len(batch), size):
+                yield batch.part(slice(start, start + size))
 
     def _aligned(self, examples: Sequences) -> Sequences:
         """Examples on the device, padded to whole blocks for block-causal models."""
@@ -162,7 +166,7 @@ class Pretrainer:
         """Whether to record the pass as a CUDA graph: small models on examples of one shape alone."""
         small = sum(parameter.numel() for parameter in self.model.parameters()) <= RECORDED
         usable = self.placement.compiles and self.device.type == "cuda" and states.attention is None
-        return usable and small and self.model.recording is None
+        return usable and small and not states.doubled and self.model.recording is None
 
     @torch.no_grad()
     def bound(self, masks: Masking | None = None) -> float:
@@ -170,8 +174,7 @@ class Pretrainer:
         noise = stream(0, "held-out masks", device=self.device)
         total, rows = 0.0, sum(map(len, self.corpus.held_out))
         with self.placement.autocast():
-            for batch in self.corpus.held_out:
-                part = self._aligned(batch)
+            for part in self._parts(map(self._aligned, self.corpus.held_out)):
                 states = (masks or self._usual).states(part, self.model.mask_id, noise)
                 total += float(mdm_loss(self.model, states)) * len(part) / rows
         return total

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dtm.errors import require
 from dtm.masking.mask_count import MaskCount
-from dtm.records import MaskedStates, Sequences, prompt_width, where_padded
+from dtm.records import MaskedStates, Sequences, where_padded
 
 
 @final
@@ -44,16 +44,17 @@ class EveryBlock:
     ) -> MaskedStates:
         """One x_t for every sequence; the mask counts are spread evenly over a block's 1..B_b.
 
-        The k of a block is drawn from strata of rows, and within these from strata of the row's blocks, each
-        in random order: each k is still uniform.
+        The counts of one column of blocks are spread over the rows, and those of one row over its blocks;
+        each k is still uniform.
         """
         (rows, width), device = clean.tokens.shape, clean.tokens.device
-        prompt = int(prompt_width(clean.is_completion))
+        first = clean.is_completion.int().argmax(1)
         require(
-            prompt % self.block == 0,
-            f"completions begin at column {prompt}, which is not a multiple of the block {self.block}: pad "
-            "the rows with dtm.records.aligned",
+            bool((first % self.block == 0).all()),
+            f"a completion does not begin at a multiple of the block {self.block}: pad the rows with "
+            "dtm.records.aligned",
         )
+        prompt = int(first.min())
         length = MaskCount(self.block, self.end_id).trained_length(clean)
         longest = width - prompt
         cells = rows, -(-longest // self.block)

@@ -48,7 +48,7 @@ def mask_token_id(tokenizer: Any, asked: str | int | None = None) -> int:
         number = int(asked) if isinstance(asked, int) or asked.isdecimal() else known.get(asked)
         require(
             number is not None and 0 <= number < len(tokenizer),
-            f"--model.mask-token {asked}: the tokenizer of {len(tokenizer)} tokens has no such token",
+            f"mask token {asked}: the tokenizer of {len(tokenizer)} tokens has no such token",
         )
         assert number is not None
         return number
@@ -57,7 +57,7 @@ def mask_token_id(tokenizer: Any, asked: str | int | None = None) -> int:
             return int(known[token])
     raise ConfigError(
         "the tokenizer has no mask token, and no special token that can become one. Pass the id or the text "
-        "of a token that your text does not use: --model.mask-token TOKEN"
+        "of a token that your text does not use: --mask-token TOKEN"
     )
 
 

@@ -38,13 +38,12 @@ class Countdown:
 
     def draw(self, random: Random, right: float) -> Example:
         """One item in the benchmark's words."""
-        item, solution = _solved(random, self.held_out)
-        while random.random() >= right:
-            careless, value = expression(random, item.numbers)
-            if value != item.target:
-                solution = careless
-                break
-        return Example.of(prompt(item), answer_block(solution))
+        item, answer = _solved(random, self.held_out)
+        if random.random() >= right:
+            value: int | None = item.target
+            while value == item.target:
+                answer, value = expression(random, item.numbers)
+        return Example.of(prompt(item), answer_block(answer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Arithmetic:
     def draw(self, random: Random, right: float) -> Example:
         """One row of lines."""
         if random.random() < VALUES:
-            sums = [_sum(random) for _ in range(LINES)]
+            sums = [_sum(random, self.held_out) for _ in range(LINES)]
             lines = [(f"{text}=", f"{value}\n") for text, value in sums]
             return Example(f"Write {LINES} equations.", pieces(lines))
         solved = [_solved(random, self.held_out) for _ in range(LINES)]
@@ -81,11 +80,14 @@ def expression(random: Random, numbers: tuple[int, ...]) -> tuple[str, int | Non
     return "".join(f"{term:+d}" for term in terms).removeprefix("+"), sum(terms)
 
 
-def _sum(random: Random) -> tuple[str, int]:
-    """An expression of any three numbers, and its value."""
+def _sum(random: Random, held_out: Collection[Any]) -> tuple[str, int]:
+    """An expression of three numbers, and its value; it solves no item that is held out."""
     while True:
-        text, value = expression(random, _numbers(random))
-        if value is not None and abs(value) < 1000:
+        numbers = _numbers(random)
+        text, value = expression(random, numbers)
+        if value is None or abs(value) >= 1000:
+            continue
+        if CountdownItem(numbers, value).key not in held_out:
             return text, value
 
 

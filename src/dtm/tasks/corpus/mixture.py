@@ -39,8 +39,8 @@ class Mixture:
     end_id: int
     seed: int
     lengths: tuple[int, ...]
-    """Row lengths, ascending; a step has one batch of each. Rows are not always in the shortest batch that
-    they fit into, so that answers of a kind come with different numbers of end tokens."""
+    """Row lengths, ascending; a step has one batch of each. A row goes into the shortest batch that it fits
+    or the next one, so that answers of a kind have different numbers of end tokens after them."""
     block: int = 1
     """Completions begin at multiples of this."""
 
@@ -49,11 +49,13 @@ class Mixture:
         random = Random(derived_seed(self.seed, purpose, step))
         names = random.choices(list(self.parts), [share for share, _ in self.parts.values()], k=count)
         drawn = [self.parts[name][1].draw(random, right) for name in names]
-        rows = self._encoded(drawn)
+        return self.sequences(drawn, random)
+
+    def sequences(self, rows: Sequence[Example], random: Random) -> list[Sequences]:
+        """Rows as token ids, one batch of each length; rows longer than the longest are left out."""
         groups = {length: list[Ids]() for length in self.lengths}
-        for row in rows:
-            needed = self._width(row.prompt) + len(row.answer)
-            fitting = [length for length in self.lengths if needed < length]
+        for row in self._encoded(rows):
+            fitting = [length for length in self.lengths if self._needed(row) < length]
             if fitting:
                 groups[self._choose(random, fitting)].append(row)
         found = [self._sequences(group, length) for length, group in groups.items() if group]
@@ -63,6 +65,14 @@ class Mixture:
             DataError,
         )
         return found
+
+    def fits(self, rows: Sequence[Example]) -> list[bool]:
+        """Which rows fit into the longest length."""
+        return [self._needed(row) < self.lengths[-1] for row in self._encoded(rows)]
+
+    def _needed(self, row: Ids) -> int:
+        """Columns of a prompt with its padding, and of its answer."""
+        return self._width(row.prompt) + len(row.answer)
 
     def _choose(self, random: Random, fitting: Sequence[int]) -> int:
         """The shortest length that fits, or the next one; not the longest unless nothing else fits."""

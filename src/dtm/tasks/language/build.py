@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,14 @@ def _splits(task: LanguageConfig, benchmark: Benchmark) -> dict[str, Sequence[Ro
         "validation": validation,
         "test": benchmark_rows(benchmark, benchmark.test(folder), task.protocol, "evaluation"),
     }
+
+
+@cache
+def validation_keys(kind: str, folder: Path) -> frozenset[Hashable]:
+    """Keys of the training rows that are kept for validation, with the default protocol and seed."""
+    benchmark = BENCHMARKS[kind]
+    rows = benchmark_rows(benchmark, benchmark.train(folder), "dtm", "training")
+    return frozenset(row.key for row in split_off(rows, HELD_OUT, 0)[0])
 
 
 def _own_splits(task: LanguageConfig) -> dict[str, Sequence[Row]]:

@@ -61,6 +61,22 @@ def test_logits_are_those_of_published_code(shared_data, source):
     assert (shape.mask_id, shape.eos_id, shape.shift, shape.attention_block) == (mask_id, 1, 0, None)
 
 
+def test_block_causal_logits_are_those_of_published_code(shared_data):
+    """bd3lm's blocks are columns, and prompts are padded on the left to whole blocks."""
+    folder = shared_data / "golden" / "a2d_qwen3_tiny"
+    golden = load_file(folder / "golden.safetensors")
+    asked = Asked(
+        mask_token=str(int(golden["mask_token_id"])),
+        attention="block",
+        block=int(golden["bd3lm_block_size"]),
+    )
+    real = golden["bd3lm_attention_mask"] == 1
+    found = dtm.load_model(folder, asked=asked).logits(golden["bd3lm_input_ids"], real)
+    assert (found - golden["bd3lm_logits"])[real].abs().max() < 1e-4
+    full = dtm.load_model(folder, asked=replace(asked, attention="full", block=None))
+    assert (full.logits(golden["bd3lm_input_ids"], real) - golden["bd3lm_logits"])[real].abs().max() > 1e-2
+
+
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_model_saved_by_transformers_is_read_strictly(write_source, source):
     folder = write_source(source)

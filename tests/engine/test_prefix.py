@@ -34,7 +34,7 @@ def block_causal(block: int, shift: int = 0) -> Transformer:
     return built.double().eval()
 
 
-@pytest.mark.parametrize("block", [1, 3, 4, 16])
+@pytest.mark.parametrize("block", [1, 3, 16])
 @pytest.mark.parametrize("shift", [0, 1])
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_the_prefix_cache_changes_nothing(block, shift, settings):

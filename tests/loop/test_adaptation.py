@@ -146,7 +146,7 @@ def test_the_recipes_of_smollm_start_from_an_adaptation(config, data, tmp_path, 
     )
     tuned = tmp_path / "tuned"
     flags = [*TINY, "--reward", f"{reward}:letters", "--out", tuned]
-    flags += ["--data-dir", "generated" if attention == "full" else data]
+    flags += ["--data-dir", data]
     assert run("train", "smollm-countdown", "--model.base", folder.path, *flags) == 0
     assert (tuned / "summary.json").is_file()
     capsys.readouterr()

@@ -101,21 +101,21 @@ def rewarded(data: Path) -> set:
 
 def test_the_generated_items_of_rewards_are_held_out():
     data = Path("generated")
-    assert not rewarded(data) & countdown_keys(drawn(only(arithmetic=1.0), "arithmetic", 200))
+    assert not rewarded(data) & countdown_keys(drawn(only(arithmetic=1.0), "arithmetic", 60))
     tested = {item.solution for item in BENCHMARKS["sudoku"].test(data)} | validation_keys("sudoku", data)
     assert not tested & solutions(drawn(only(sudoku=1.0), "sudoku", 300))
 
 
 def test_the_published_items_of_rewards_are_held_out(shared_data):
     folder = str(shared_data)
-    rows = drawn(only(arithmetic=1.0, data_dir=folder), "arithmetic", 200)
+    rows = drawn(only(arithmetic=1.0, data_dir=folder), "arithmetic", 60)
     assert not rewarded(shared_data) & countdown_keys(rows)
     tested = {item.solution for item in sudoku_items(shared_data)} | validation_keys("sudoku", shared_data)
     found = solutions(drawn(only(sudoku=1.0, data_dir=folder), "sudoku", 300))
     assert not tested & found
     assert len(found) > 100
     asked = {item.question for item in BENCHMARKS["gsm8k"].test(shared_data)}
-    questions = [str(row.prompt) for row in drawn(only(gsm8k=1.0, data_dir=folder), "gsm8k", 2000)]
+    questions = [str(row.prompt) for row in drawn(only(gsm8k=1.0, data_dir=folder), "gsm8k", 600)]
     assert not any(question in "\n".join(questions) for question in asked)
     assert len(validation_keys("gsm8k", shared_data)) == 256
     assert not validation_keys("gsm8k", shared_data) & set(questions)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dtm.config import MethodConfig, RunConfig, TaskConfig
     from dtm.engine import Decoder, generate
     from dtm.errors import DtmError
+    from dtm.loop.adaptation import adapt
     from dtm.losses import AdaptiveControl
     from dtm.methods import CDTM, Method
     from dtm.models import Denoiser, Transformer, TransformerConfig
@@ -40,6 +41,7 @@ _HOMES = {
     "TransformerConfig": "dtm.models",
     "generate": "dtm.engine",
     "load_model": "dtm.models.storage",
+    "adapt": "dtm.loop.adaptation",
     "pretrain": "dtm.api",
     "recipe": "dtm.recipes",
     "save_model": "dtm.models.storage",
@@ -60,6 +62,7 @@ __all__ = [
     "TaskConfig",
     "Transformer",
     "TransformerConfig",
+    "adapt",
     "generate",
     "load_model",
     "pretrain",

@@ -114,6 +114,11 @@ class AdaptConfig:
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     pretrain: PretrainConfig = field(default_factory=_training)
 
+    @property
+    def attention_block(self) -> int | None:
+        """B of block-causal attention; None: full attention."""
+        return self.block if self.attention == "block" else None
+
     def __post_init__(self) -> None:
         require(self.measured >= 0, f"measured must not be negative, got {self.measured}")
         require(self.block >= 1, f"block must be at least 1, got {self.block}")

@@ -1,7 +1,4 @@
-"""What tuning costs: how far a model has moved from its base, and its bound on text that was never tuned on.
-
-Letters: N scored positions, V vocabulary.
-"""
+"""What tuning costs: how far a model has moved from its base, and its bound on text it was not tuned on."""
 
 from __future__ import annotations
 

@@ -128,13 +128,12 @@ def new_adapter(
 ) -> Pretrainer:
     """The training that adapts a source; the instructions that the source writes first go to the folder."""
     chat = Chat(source.tokenizer)
-    attention_block = config.block if config.attention == "block" else None
     training, kept_out = (
         mixture_of(parts, config, chat, source.eos_id)
         for parts in corpus_parts(config, source.model, chat, placement, folder, between)
     )
     return Pretrainer(
-        as_diffusion(source.model, source.mask_id, attention_block),
+        as_diffusion(source.model, source.mask_id, config.attention_block),
         prefetched(training, kept_out, config),
         adaptation_masks(config, source.eos_id),
         config.pretrain,

@@ -41,7 +41,8 @@ Parts = dict[str, tuple[float, Part]]
 Makers = dict[str, Callable[[], Part]]
 Kind = TypeVar("Kind")
 OWN_HELD_OUT = 20
-"""One in so many of a user's rows is kept out of the training; of fewer rows none is."""
+"""One in so many of a user's rows is kept out of the training. Of fewer rows none is, and the bound is
+measured on them."""
 
 
 def prefetched(mixture: Mixture, kept_out: Mixture, config: AdaptConfig) -> Corpus:
@@ -143,9 +144,9 @@ def _makers(config: AdaptConfig, chat: Chat) -> tuple[Makers, Makers]:
     @cache
     def own() -> tuple[list[Example], list[Example]]:
         rows = own_rows(config, chat)
-        kept = set(range(0, len(rows), OWN_HELD_OUT)) if len(rows) >= OWN_HELD_OUT else set()
-        training, held_out = _split(list(enumerate(rows)), lambda row: row[0] in kept)
-        return [row for _, row in training], [row for _, row in held_out or training]
+        if len(rows) < OWN_HELD_OUT:
+            return rows, rows
+        return [row for place, row in enumerate(rows) if place % OWN_HELD_OUT], rows[::OWN_HELD_OUT]
 
     def makers(side: int) -> Makers:
         return {
@@ -179,8 +180,7 @@ def own_rows(config: AdaptConfig, chat: Chat) -> list[Example]:
 
 def mixture_of(parts: Parts, config: AdaptConfig, chat: Chat, end_id: int) -> Mixture:
     """A mixture with the lengths and blocks of an adaptation."""
-    block = config.block if config.attention == "block" else 1
-    return Mixture(parts, chat, end_id, config.seed, config.corpus.lengths, block)
+    return Mixture(parts, chat, end_id, config.seed, config.corpus.lengths, config.attention_block or 1)
 
 
 def _split(rows: Sequence[Kind], is_held_out: Callable[[Kind], bool]) -> tuple[list[Kind], list[Kind]]:

@@ -133,9 +133,8 @@ def adaptation_time_estimate(config: AdaptConfig) -> str:
     """
     placement = Placement.resolve(config.device, config.precision, config.compile, nf4=False)
     source = load_any(config.source, mask_token=config.mask_token)
-    block = config.block if config.attention == "block" else None
     model, masks = (
-        as_diffusion(source.model, source.mask_id, block).to(placement.device),
+        as_diffusion(source.model, source.mask_id, config.attention_block).to(placement.device),
         adaptation_masks(config, source.eos_id)[0],
     )
     length, settings = config.corpus.lengths[0], config.pretrain

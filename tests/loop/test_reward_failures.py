@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-import threading
+import time
 from dataclasses import replace
 
 import pytest
 import torch
 
 import dtm
-from dtm.errors import RewardError
+from dtm.cli import main
+from dtm.errors import ConfigError, DivergedError, DtmWarning, RewardError
 from dtm.runs.checkpoint import load_latest
 from timeless import timeless_rows
 
@@ -37,6 +38,14 @@ class FailingAt:
 @pytest.fixture(scope="module")
 def undisturbed(tiny, tmp_path_factory):
     return dtm.train(tiny, reward=steady, out=tmp_path_factory.mktemp("undisturbed") / "run")
+
+
+@pytest.fixture
+def finished_by_closure(tiny, tmp_path):
+    def one(prompts, completions):
+        return [1.0] * len(prompts)
+
+    return dtm.train(tiny, reward=one, out=tmp_path / "run"), one
 
 
 PURPOSES = ["evaluation", "rebuild", "refresh", "closing", "evaluation again"]
@@ -72,7 +81,7 @@ def test_samples_without_a_reward_are_left_out_and_counted(tiny, tmp_path):
 @pytest.mark.parametrize("answer", [math.nan, None])
 def test_a_reward_that_rates_nothing_stops_the_run_under_either_policy(answer, tiny, tmp_path):
     config = replace(tiny, reward=replace(tiny.reward, on_error="skip"))
-    with pytest.raises(RewardError, match="returned None for all 8 completions"):
+    with pytest.raises(RewardError, match=f"any of 8 completions: it returned {answer}"):
         dtm.train(config, reward=lambda prompts, completions: [answer] * len(prompts), out=tmp_path / "run")
 
 
@@ -92,23 +101,46 @@ def test_skipping_lets_a_flawed_reward_finish_what_it_has_begun(tiny, tmp_path):
 
 
 def test_a_hanging_reward_stops_the_run(tiny, tmp_path):
-    config, over = replace(tiny, reward=replace(tiny.reward, timeout=0.2)), threading.Event()
+    config = replace(tiny, reward=replace(tiny.reward, timeout=0.2))
 
     def hanging(prompts, completions):
-        over.wait(60)
+        time.sleep(60)
 
-    try:
-        with pytest.raises(RewardError, match=r"hanging did not answer within 0\.2 s"):
-            dtm.train(config, reward=hanging, out=tmp_path / "run")
-    finally:
-        over.set()
+    with pytest.raises(RewardError, match=r"hanging did not answer within 0\.2 s"):
+        dtm.train(config, reward=hanging, out=tmp_path / "run")
     assert load_latest(tmp_path / "run" / "checkpoints").state["step"] == 0
 
 
-def test_a_reward_named_in_the_configuration_is_used(tiny, tmp_path):
+def test_a_reward_named_in_the_configuration_is_used_and_shown(tiny, tmp_path, capsys):
     path = tmp_path / "rewards.py"
     path.write_text("def half(prompts, completions):\n    return [0.5] * len(prompts)\n")
     config = replace(tiny, reward=replace(tiny.reward, function=f"{path}:half", low=0.0, high=1.0))
     run = dtm.train(config, out=tmp_path / "run")
     assert run.summary["base"]["reward"] == 0.5
-    assert f"{path}:half" in (run.folder.model / "README.md").read_text()
+    card = (run.folder.model / "README.md").read_text()
+    assert f"{path}:half" in card
+    assert all(text.endswith("\nreward 0.500") for text in run.sample())
+    assert "not tuned" in card
+    assert main(["train", "maze-small", "--resume", "--out", str(run.path)]) == 3
+    assert "nothing to learn: all completions earned the same reward" in capsys.readouterr().out
+
+
+def test_a_reward_that_cannot_be_found_again_says_how_to_give_it(finished_by_closure):
+    run, reward = finished_by_closure
+    with pytest.raises(ConfigError, match=r"cannot be found again.*dtm\.Run\.open\(…, reward=…\)"):
+        dtm.Run.open(run.path).sample()
+    assert "reward 1.000" in dtm.Run.open(run.path, reward=reward).sample(prompts=1)[0]
+
+
+def test_rewards_too_large_for_the_step_are_refused_or_warned_of(tiny, tmp_path):
+    def huge(prompts, completions):
+        return [value * 1e25 for value in steady(prompts, completions)]
+
+    def large(prompts, completions):
+        return [value * 1e3 for value in steady(prompts, completions)]
+
+    with pytest.raises(DivergedError, match=r"not finite: h = 1 is large for rewards .*--tilt\.step auto"):
+        dtm.train(tiny, reward=huge, out=tmp_path / "huge")
+    short = replace(tiny, tilt=replace(tiny.tilt, final=1.0, max_steps=1))
+    with pytest.warns(DtmWarning, match=r"ESS .* of the rollouts decide this phase.*--tilt\.step auto"):
+        dtm.train(short, reward=large, out=tmp_path / "large")

@@ -85,5 +85,5 @@ class Task(Protocol):
         ...
 
     def show(self, prompt: Any, completion: Any) -> str:
-        """One prompt and its completion for a person to look at, in plain text."""
+        """One prompt and its completion for a person to look at, in plain text and without a reward."""
         ...

@@ -1,32 +1,51 @@
 """Calling a reward function that someone else wrote, and surviving whatever it does.
 
-A reward may raise, hang, or return nonsense. Each case names the function and shows the sample; the
-policy decides whether the sample is skipped or the run stops, with all that is on disk intact.
+A reward may raise, hang, hold the interpreter, end its process, or return nonsense. It runs in a process of
+its own (`dtm.workers`), which sees copies of the samples and is killed at the deadline. Each failure names
+the function and shows the sample; the policy decides whether the sample is skipped or the run stops, with all
+that is on disk intact.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import math
+import os
+import pickle
+import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
+from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 from dtm.errors import ConfigError, DtmWarning, RewardError
 from dtm.loading import last_line
 from dtm.tasks.base import Reward
+from dtm.workers import Gone, Late, Worker, end_after
 
 MAX_HANGS = 3
-"""Hung samples tolerated in one call under the policy "skip": each leaves a thread behind."""
+"""Hung samples tolerated in one call under the policy "skip"."""
+LARGEST = 1e30
+"""Rewards beyond overflow single precision in sums and squares."""
+MAX_NOTICES = 10
+"""Distinct reasons to skip a sample that are told; messages may hold the sample."""
+
+Columns = Mapping[str, Sequence[Any]]
+Call = tuple[Sequence[Any], Sequence[Any], Columns]
+"""Prompts, completions and columns: the arguments of a reward."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """A reward function with its name, its failure policy and its deadline."""
+    """A reward function with its name, its failure policy, its deadline and its processes."""
 
     function: Reward
     name: str
@@ -34,101 +53,148 @@ class Scorer:
     timeout: float = 60.0
     declared: tuple[float, float] | None = None
     """The lowest and the highest reward that should occur; a reward beyond gets one warning."""
-    _warned: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
+    workers: int = 1
+    """Processes that share a batch."""
+    in_process: bool = False
+    """Call the function in this process, in a thread."""
+    _warned: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
+    _pool: list[Worker] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def start(self) -> None:
+        """Fork the processes now, while this one is small and uses no GPU."""
+        for worker in self._started():
+            worker.start()
 
     def __call__(
-        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
+        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Columns
     ) -> list[float | None]:
-        """A finite reward for each sample, or None where the sample is to be skipped."""
+        """A finite reward for each sample, or None where the sample is to be skipped; not None for all."""
         try:
-            return self._score(prompts, completions, columns)
+            values = self._batch(prompts, completions, columns)
         except (_Failed, _Hung) as problem:
-            notice = f"{problem}; looking for the sample among {len(completions)}"
-            warnings.warn(notice, DtmWarning, stacklevel=2)
-            return self._one_by_one(prompts, completions, columns)
+            self._warn(f"{problem}; looking for the sample among {len(completions)}")
+            values = self._one_by_one(prompts, completions, columns)
+        rewards = [self._accepted(v, p, c) for v, p, c in zip(values, prompts, completions, strict=True)]
+        self._report_skipped(values)
+        return rewards
 
-    def _score(
-        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
-    ) -> list[float | None]:
-        """One call of the function, with its answer checked."""
-        values = self._call(prompts, completions, columns)
-        if isinstance(values, str) or getattr(values, "ndim", 1) != 1 or not hasattr(values, "__len__"):
-            raise RewardError(
-                f"reward {self.name} must return a list of numbers, got {type(values).__name__}"
-            )
-        if len(values) != len(completions):
-            raise RewardError(
-                f"reward {self.name} returned {len(values)} values for {len(completions)} completions; "
-                "it must return one number (or None) for each"
-            )
-        return [self._checked(v, p, c) for v, p, c in zip(values, prompts, completions, strict=True)]
+    def _batch(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Columns) -> list[_Value]:
+        """The values of a batch, shared out among the processes in order."""
+        size = -(-len(completions) // self.workers)
+        if self.in_process or size == len(completions):
+            return self._values(0, (prompts, completions, columns))
+        parts = [slice(start, start + size) for start in range(0, len(completions), size)]
+        calls = [
+            (prompts[part], completions[part], {name: column[part] for name, column in columns.items()})
+            for part in parts
+        ]
+        with ThreadPoolExecutor(len(calls)) as threads:
+            return list(chain.from_iterable(threads.map(self._values, range(len(calls)), calls)))
 
     def _one_by_one(
-        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
-    ) -> list[float | None]:
-        """The whole batch failed: find the samples that do it."""
-        results: list[float | None] = []
+        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Columns
+    ) -> list[_Value]:
+        """The batch failed: find the samples that do it."""
+        results: list[_Value] = []
         hangs = 0
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
             try:
-                results += self._score([prompt], [completion], {k: [v[row]] for k, v in columns.items()})
+                alone = {name: [column[row]] for name, column in columns.items()}
+                results += self._values(0, ([prompt], [completion], alone))
             except (_Failed, _Hung) as problem:
                 hangs += isinstance(problem, _Hung)
                 if self.on_error == "stop" or hangs > MAX_HANGS:
                     raise RewardError(f"{problem}{self._shown(prompt, completion)}") from problem.__cause__
-                results.append(None)
+                results.append(_Bad(str(problem).removeprefix(f"reward {self.name} ")))
         return results
 
-    def _call(
-        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
-    ) -> Any:
-        """Run the function in a thread of its own, so that a hung call can be abandoned."""
-        outcome: list[Any] = []
-        failure: list[BaseException] = []
+    def _values(self, worker: int, call: Call) -> list[_Value]:
+        """Call the function, in a process or here, and return its values; raise what came instead."""
+        reply = self._in_thread(call) if self.in_process else self._in_worker(worker, call)
+        if isinstance(reply, _Raised):
+            raise _Failed(f"reward {self.name} raised {reply.text}") from _Traceback(reply.trace)
+        if isinstance(reply, str):
+            raise RewardError(f"reward {self.name} {reply}")
+        return reply
 
-        def work() -> None:
-            try:
-                outcome.append(self.function(prompts=prompts, completions=completions, **columns))
-            except BaseException as problem:  # whatever the user's code raises is reported, SystemExit too
-                failure.append(problem)
+    def _in_worker(self, number: int, call: Call) -> _Reply:
+        try:
+            reply: _Reply = self._started()[number].ask(call, self.timeout)
+        except Late:
+            raise self._hung() from None
+        except Gone:
+            raise _Failed(
+                f"reward {self.name} ended its process. If it cannot run in a process of its own, "
+                "set --reward.in-process"
+            ) from None
+        except (pickle.PicklingError, TypeError, AttributeError) as problem:
+            raise RewardError(
+                f"the samples cannot be sent to the process of reward {self.name}: {problem}. "
+                "Set --reward.in-process to call it in this one"
+            ) from None
+        return reply
 
-        thread = threading.Thread(target=work, name=f"reward {self.name}", daemon=True)
+    def _in_thread(self, call: Call) -> _Reply:
+        """Call the function in a thread, so that a hung call can be abandoned unless it holds the GIL."""
+        replies: list[_Reply] = []
+        copies = copy.deepcopy(call)
+        thread = threading.Thread(
+            target=lambda: replies.append(_reply(self.function, copies)),
+            name=f"reward {self.name}",
+            daemon=True,
+        )
         thread.start()
         thread.join(self.timeout)
         if thread.is_alive():
-            raise _Hung(f"reward {self.name} did not answer within {self.timeout:g} s (reward.timeout)")
-        if failure:
-            kind, place = type(failure[0]).__name__, _place(failure[0], self.function)
-            raise _Failed(f"reward {self.name} raised {kind}: {failure[0]}{place}") from failure[0]
-        return outcome[0]
+            raise self._hung()
+        return replies[0]
 
-    def _checked(self, value: Any, prompt: Any, completion: Any) -> float | None:
-        if value is None:
-            return None
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            number = math.nan
-        if math.isfinite(number):
-            self._warn_beyond(number)
-            return number
+    def _hung(self) -> _Hung:
+        return _Hung(f"reward {self.name} did not answer within {self.timeout:g} s (reward.timeout)")
+
+    def _started(self) -> list[Worker]:
+        if not self._pool and not self.in_process:
+            serve = functools.partial(_serve, self.function, self.timeout)
+            self._pool.extend(Worker(serve) for _ in range(self.workers))
+        return self._pool
+
+    def _accepted(self, value: _Value, prompt: Any, completion: Any) -> float | None:
+        """A value as a reward: None to skip the sample, an error where a bad one stops the run."""
+        if not isinstance(value, _Bad):
+            if value is not None:
+                self._warn_beyond(value)
+            return value
         if self.on_error == "skip":
             return None
-        raise RewardError(
-            f"reward {self.name} returned {value!r}, not a finite number{self._shown(prompt, completion)}"
-        )
+        raise RewardError(f"reward {self.name} {value.text}{self._shown(prompt, completion)}")
+
+    def _report_skipped(self, values: Sequence[_Value]) -> None:
+        """Warn once of each reason to skip that is an error; refuse a batch without any reward."""
+        skipped = (value for value in values if not isinstance(value, float))
+        reasons = Counter("returned None" if value is None else value.text for value in skipped)
+        if reasons and reasons.total() == len(values):
+            listed = "; ".join(f"{text} ({count} of {len(values)})" for text, count in reasons.most_common(3))
+            raise RewardError(
+                f"reward {self.name} gave no reward to any of {len(values)} completions: it {listed}"
+            )
+        for text in {value.text for value in values if isinstance(value, _Bad)} - self._warned:
+            if len(self._warned) < MAX_NOTICES:
+                self._warned.add(text)
+                self._warn(f"reward {self.name} {text}: the sample is skipped (reward.on_error)")
 
     def _warn_beyond(self, number: float) -> None:
         """Warn once that a reward lies outside the declared range, which the ratio guard relies on."""
-        if self.declared is None or self._warned or self.declared[0] <= number <= self.declared[1]:
+        low, high = self.declared or (-math.inf, math.inf)
+        if low <= number <= high or "beyond" in self._warned:
             return
-        self._warned.append(number)
-        low, high = self.declared
-        notice = (
+        self._warned.add("beyond")
+        self._warn(
             f"reward {self.name} returned {number:g}, outside of [{low:g}, {high:g}] (reward.low, "
             "reward.high): the ratio guard takes this range for granted. Start with a wider one, or without"
         )
-        warnings.warn(notice, DtmWarning, stacklevel=2)
+
+    def _warn(self, notice: str) -> None:
+        warnings.warn(notice, DtmWarning, stacklevel=3)
 
     def _shown(self, prompt: Any, completion: Any) -> str:
         return (
@@ -137,12 +203,112 @@ class Scorer:
         )
 
 
+# ── around the user's function, in its own process ────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Bad:
+    """A value that is not a reward, in words that follow the function's name."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """An exception of the function: its type, message and line, and its traceback."""
+
+    text: str
+    trace: str
+
+
+_Value = float | _Bad | None
+_Reply = list[_Value] | _Raised | str
+"""The values, an exception, or what is wrong with the value as a whole."""
+
+
+def _serve(function: Reward, timeout: float, connection: Connection) -> None:
+    """Answer calls until the pipe is closed."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)  # its threads do not survive a fork
+    connection.send("ready")
+    while True:
+        try:
+            call = connection.recv()
+        except EOFError:
+            return
+        end_after(timeout + 1)
+        reply = _reply(function, call)
+        end_after(0.0)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        connection.send(reply)
+
+
+def _reply(function: Reward, call: Call) -> _Reply:
+    """The function's answer as plain values, whatever it does."""
+    process = os.getpid()
+    prompts, completions, columns = call
+    try:
+        returned: Any = function(prompts=prompts, completions=completions, **columns)
+        if os.getpid() != process:
+            os._exit(0)  # the function has forked, and this is the copy
+        wrong = _wrong(returned, len(completions))
+        return [_number(value) for value in returned] if wrong is None else wrong
+    except BaseException as problem:  # whatever the user's code raises is reported, SystemExit too
+        if os.getpid() != process:
+            os._exit(0)
+        hint = ". Set --reward.in-process to share this process's GPU" if _is_cuda_fork(problem) else ""
+        text = f"{type(problem).__name__}: {problem}{_place(problem, function)}{hint}"
+        return _Raised(text, "".join(traceback.format_exception(problem)))
+
+
+def _wrong(values: Any, count: int) -> str | None:
+    """The complaint about a value that is not one number for each completion."""
+    listed = hasattr(values, "__len__") and getattr(values, "ndim", 1) == 1
+    if not listed or isinstance(values, (str, bytes, bytearray, Mapping, Set)):
+        return f"must return a list of numbers, got {type(values).__name__}"
+    if len(values) != count:
+        return (
+            f"returned {len(values)} values for {count} completions; it must return one number (or None) "
+            "for each"
+        )
+    return None
+
+
+def _number(value: Any) -> _Value:
+    """A value as a float, None, or the reason why it is neither."""
+    if value is None:
+        return None
+    if isinstance(value, (str, bytes, bytearray)):
+        return _Bad(f"returned {_short(value)}, which is text and not a number")
+    try:
+        number = float(value)
+    except Exception as problem:  # a conversion of the user's own may raise anything
+        return _Bad(f"returned {_short(value)}, which is not a number ({type(problem).__name__}: {problem})")
+    if not math.isfinite(number):
+        return _Bad(f"returned {_short(value)}, not a finite number")
+    if abs(number) > LARGEST:
+        return _Bad(f"returned {number:g}, beyond ±{LARGEST:g}: scale it down")
+    return number
+
+
+def _is_cuda_fork(problem: BaseException) -> bool:
+    return "re-initialize CUDA in forked" in str(problem)
+
+
 class _Failed(Exception):
-    """The user's function raised."""
+    """The user's function raised, or its process ended."""
 
 
 class _Hung(Exception):
     """The user's function did not return in time."""
+
+
+class _Traceback(Exception):
+    """The traceback of an exception in another process, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
 
 
 def _place(problem: BaseException, function: Callable[..., Any]) -> str:
@@ -171,5 +337,8 @@ def require_call(function: Callable[..., Any], name: str, columns: Iterable[str]
 
 
 def _short(value: Any, limit: int = 300) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # an integer of too many digits, or a method of the user's
+        text = f"an object of {type(value).__name__}"
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"

@@ -223,11 +223,11 @@ def test_math_fixed_asks_for_equal_mathematics(text, gold, correct):
     assert math500.grade("", gold, text, "fixed").correct is correct
 
 
-def test_computer_algebra_that_does_not_end_is_ended():
+def test_computer_algebra_that_does_not_end_is_ended_and_left_undecided():
     pytest.importorskip("math_verify")
-    judge = symbolic.Judge(deadline=1.0)
+    judge = symbolic.Judge((0.5, 0.5))
     try:
-        assert not judge.ask("9^{9^{9^9}}", "3")
+        assert judge.ask("9^{9^{9^9}}", "3") is None
         assert judge.ask("x+1", "1+x"), "the next question gets a new process"
     finally:
         judge.close()

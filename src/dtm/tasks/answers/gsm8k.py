@@ -15,7 +15,7 @@ from typing import Any
 
 from dtm.errors import DataError
 from dtm.tasks.answers.markup import CLOSE, OPEN, balanced_boxes, first_pair, without_specials
-from dtm.tasks.answers.quantities import exact, numbers
+from dtm.tasks.answers.quantities import exact, number_in
 from dtm.tasks.answers.verdict import Rules, Verdict
 
 PUBLISHED_NUMBER = re.compile(r"-?\d+\.?\d*")
@@ -104,12 +104,12 @@ def _fixed(text: str) -> Fraction | None:
         if end - start > MAX_NUMBER:
             continue
         whole = exact(text[start:end])
-        found = numbers(text[start:end]) if whole is None else [whole]
-        if found:
-            return found[0]
+        found = number_in(text[start:end], first=True) if whole is None else whole
+        if found is not None:
+            return found
     for place in (first_pair(text), text.rpartition(OPEN)[2].split(CLOSE, 1)[0]):
-        if place is not None and (found := numbers(place)):
-            return found[-1]
+        if place is not None and (found := number_in(place, first=False)) is not None:
+            return found
     return None
 
 

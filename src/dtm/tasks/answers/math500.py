@@ -26,7 +26,8 @@ def grade(question: str, ground_truth: Any, generation: str, rules: Rules) -> Ve
     if rules == "fixed":
         symbolic.require_installed()
         answer = _fixed(without_specials(generation))
-        return Verdict(answer, answer is not None and _equal(answer, ground_truth))
+        equal = answer is not None and _equal(answer, ground_truth)
+        return Verdict(answer, bool(equal), undecided=equal is None)
     answer = _published(generation)
     return Verdict(answer, answer is not None and latex.same(answer, ground_truth))
 
@@ -44,5 +45,6 @@ def _fixed(text: str) -> str | None:
     return answer.strip().strip("$").removesuffix(".").strip() or None if answer else None
 
 
-def _equal(answer: str, gold: str) -> bool:
+def _equal(answer: str, gold: str) -> bool | None:
+    """Whether the answers are equal; None where computer algebra has not settled it in time."""
     return latex.same(answer, gold) or symbolic.equal(answer, gold)

@@ -33,7 +33,7 @@ def exact(text: str) -> Fraction | None:
     return evaluate(plain(text))
 
 
-def numbers(text: str) -> list[Fraction]:
-    """The numbers in the text, in order; those too long to be meant are left out."""
-    found = NUMBER.findall(plain(text))
-    return [Fraction(number) for number in found if len(number) <= MAX_DIGITS]
+def number_in(text: str, first: bool) -> Fraction | None:
+    """The first or the last number in the text; those too long to be meant are left out."""
+    found = [match for match in NUMBER.findall(plain(text)) if len(match) <= MAX_DIGITS]
+    return Fraction(found[0 if first else -1]) if found else None

@@ -28,6 +28,8 @@ class Verdict:
     correct_cells: int | None = None
     """Sudoku: empty cells filled in correctly."""
     empty_cells: int | None = None
+    undecided: bool = False
+    """MATH: the comparison ran past its deadline twice, so the answer counts as wrong."""
 
 
 Grader = Callable[[str, Any, str, Rules], Verdict]

@@ -29,8 +29,16 @@ class CheckpointError(DtmError, RuntimeError):
     """A checkpoint or run folder that is missing, damaged, or belongs to another run."""
 
 
+class LockedError(CheckpointError):
+    """A folder that another process writes to."""
+
+
+class StorageError(DtmError, OSError):
+    """A file that could not be written: no space, quota, or no permission."""
+
+
 class DivergedError(DtmError, ArithmeticError):
-    """Training that produced a gradient which is not finite."""
+    """Training that produced weights or a gradient which are not finite."""
 
 
 class MixedTiltError(DtmError, ValueError):

@@ -37,6 +37,12 @@ def load_object(spec: str, kind: str) -> Callable[..., Any]:
         ) from problem
     found = getattr(module, name, None)
     if not callable(found):
+        if "<" in name or place == "__main__":
+            raise ConfigError(
+                f"{kind} {spec!r} cannot be found again: it was defined in a notebook or inside a function. "
+                f"Move it to the top level of a file and name it path/to/file.py:name, or give it to "
+                f"dtm.train(…, {kind}=…) and dtm.Run.open(…, {kind}=…) as an object."
+            )
         choices = [
             key
             for key, value in vars(module).items()

@@ -150,7 +150,7 @@ def test_the_files_may_change_while_the_model_lives(write_hub):
         ("llada", {"multi_query_attention": True}, "1 key-value heads, 'n_kv_heads' is 4"),
         ("llada", {"n_experts": 8}, "'n_experts' is 8; it is unknown to this loader"),
         ("llada", {"d_model": None}, "'d_model' is None; it must be an integer"),
-        ("llada", {"rope_theta": "big"}, "'rope_theta' is 'big'; it must be a number"),
+        ("llada", {"rope_theta": "big"}, "'rope_theta' is 'big'; it must be a finite number"),
         ("dream", {"hidden_act": "gelu"}, "'hidden_act'"),
         ("dream", {"rope_scaling": {"type": "yarn"}}, "'rope_scaling'"),
         ("dream", {"use_sliding_window": True}, "'use_sliding_window'"),

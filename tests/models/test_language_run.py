@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from dtm.config import EvaluationConfig, LanguageConfig
 from dtm.errors import ConfigError, DataError
 from dtm.loop.assemble import assemble
 from dtm.loop.plan import training_plan
+from ending import FINISHED
 
 pytest.importorskip("bitsandbytes")
 pytest.importorskip("transformers")
@@ -248,7 +250,7 @@ def test_what_is_missing_is_said_before_anything_starts(flags, named, llada, tmp
 def test_a_download_that_broke_off_is_told_by_the_plan(write_talking, data, capsys):
     base = write_talking("llada", shards=3)
     flags = ["--model.base", str(base), "--data-dir", str(data), "--device", "cpu", "--dry-run"]
-    assert main(["train", "llada-countdown", *flags]) == 0
+    assert main(["train", "llada-countdown", *flags]) in FINISHED
     (base / "model-00002-of-00003.safetensors").unlink()
     assert main(["train", "llada-countdown", *flags]) == 2
     assert "model-00002-of-00003.safetensors is absent" in " ".join(capsys.readouterr().err.split())
@@ -268,3 +270,10 @@ def test_a_model_without_a_tokenizer_is_refused(config, llada):
     (llada / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"tokenizer\.json is missing"):
         assemble(config)
+
+
+def test_a_dry_run_misses_bitsandbytes_as_the_run_would(llada, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    flags = ["--model.base", str(llada), "--data-dir", "generated", "--device", "cpu", "--model.nf4"]
+    assert main(["train", "llada-countdown", *flags, "--dry-run"]) == 2
+    assert "pip install 'discrete-tilt-matching[nf4]'" in " ".join(capsys.readouterr().err.split())

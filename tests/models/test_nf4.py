@@ -10,7 +10,7 @@ import torch
 import dtm
 from dtm.errors import CheckpointError, ConfigError
 from dtm.models import LoRA, Policy
-from dtm.models.nf4 import is_nf4
+from dtm.models.nf4 import full_weight, is_nf4
 from dtm.random import stream
 
 SIZES = {
@@ -42,6 +42,15 @@ def test_projections_are_close_to_full_precision_and_the_rest_is_equal(folder):
         assert is_nf4(layer) == (
             name.startswith("blocks.") and name.split(".")[-1] in ["q", "k", "v", "out", "gate", "up", "down"]
         )
+
+
+def test_rounded_weights_are_neither_larger_nor_smaller_than_the_full_ones(folder):
+    full, small = dtm.load_model(folder), dtm.load_model(folder, nf4=True)
+    for name, layer in small.named_modules():
+        if is_nf4(layer):
+            exact, rounded = full.get_submodule(name).weight.detach(), full_weight(layer)
+            slope = (exact * rounded).sum() / exact.square().sum()
+            assert float(slope) == pytest.approx(1, abs=0.01)
 
 
 def test_the_model_is_that_of_the_rounded_weights(folder):

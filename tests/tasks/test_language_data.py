@@ -122,7 +122,7 @@ def test_a_row_without_its_column_and_a_broken_file_are_named(tmp_path):
     with pytest.raises(DataError, match=r"gsm8k_test\.jsonl, row 1: no column answer"):
         gsm8k.test_items(tmp_path)
     path.write_text("{\n")
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match=r"gsm8k_test\.jsonl, row 1: not JSON"):
         gsm8k.test_items(tmp_path)
     path.write_text("")
     with pytest.raises(DataError, match="holds no rows"):

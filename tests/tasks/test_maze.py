@@ -79,6 +79,13 @@ def test_no_sampled_path_beats_the_best(task):
     assert max(bests) == task.reward_range[1]
 
 
+@pytest.mark.parametrize(("length", "best"), [(5, 0.0), (9, 2 / 3)])
+def test_the_best_reward_is_that_of_paths_that_fit_the_completion(length, best):
+    """Five cells lead straight through the centre; nine lead around it, two cells away."""
+    task = MazeTask(size=7, door_fraction=1.0, completion_length=length)
+    assert task.best([((3, 1), (3, 5))]) == pytest.approx(best)
+
+
 # ── prompts ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -186,10 +193,10 @@ def test_show_draws_the_maze_the_path_and_the_verdict(open_task):
     picture = open_task.show(ACROSS, TOP_ROW).splitlines()
     assert picture[0] == " ".join("#" * 9)
     assert picture[1] == "# S . . . . . G #"
-    assert picture[-1] == "valid, reward 0.750"
+    assert picture[-1] == "valid"
     through_a_wall = open_task.show(ACROSS, [(1, 1), (0, 1), (0, 2), (1, 2), *TOP_ROW[2:]]).splitlines()
     assert through_a_wall[0] == "# x x # # # # # #"
-    assert through_a_wall[-1] == "invalid (the path runs into a wall), reward -0.400"
+    assert through_a_wall[-1] == "invalid (the path runs into a wall)"
 
 
 # ── errors ────────────────────────────────────────────────────────────────────────────────────────

@@ -82,7 +82,7 @@ class PretrainConfig:
     batch: int = 256
     """Sequences in a step."""
     micro_batch: int | None = None
-    """Sequences in one forward pass; changes memory, never the gradient. None: as many as batch."""
+    """Sequences in one forward pass; changes memory, never the gradient. None: as many as fit."""
     block: int | Literal["decoding", "any-order"] = "any-order"
     """Block size of the masks; decoding: the decoder's."""
     settle: float = 0.0

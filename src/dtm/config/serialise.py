@@ -16,6 +16,7 @@ import yaml
 from dtm.config import MethodConfig, TaskConfig, configure_method, configure_task
 from dtm.config.legacy import convert, is_legacy
 from dtm.errors import ConfigError, DtmWarning, nearest
+from dtm.files import MAX_CONFIG, read_text
 
 Config = TypeVar("Config")
 """Any configuration: a frozen dataclass of fields and sections."""
@@ -24,7 +25,10 @@ SCIENTIFIC = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 """YAML 1.1 reads 3e-4 as text, since it has no point, and 1.5e1, since it has no sign."""
 
 CHANGEABLE = frozenset(
-    ("corpus.workers", "reward.on_error", "reward.timeout", "checkpoint.every", "checkpoint.keep")
+    (
+        *("reward.on_error", "reward.timeout", "reward.workers", "reward.in_process"),
+        *("corpus.workers", "checkpoint.every", "checkpoint.keep"),
+    )
 )
 """Fields that a run may be continued with other values of."""
 
@@ -49,17 +53,31 @@ def load_yaml(path: Path, start: Config) -> Config:
 
 def read_mapping(path: Path) -> Mapping[str, Any]:
     """A YAML file of fields."""
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"no configuration file at {path}") from None
-    except IsADirectoryError:
-        raise ConfigError(f"{path} is a folder: name the YAML file in it") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as problem:
-        raise ConfigError(f"{path} is not valid YAML: {problem}") from None
+    if not path.exists():
+        raise ConfigError(f"no configuration file at {path}")
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: name the YAML file in it")
+    data = parse_yaml(read_text(path, MAX_CONFIG, ConfigError), str(path))
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path} must hold a mapping of fields, as `dtm recipes show NAME` prints it")
     return data
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without aliases: a few lines of them can stand for gigabytes, and a configuration needs none."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not supported")
+        return super().compose_node(parent, index)
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """The value of YAML text; ``where`` names its source in errors."""
+    try:
+        return yaml.load(text, _PlainLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as problem:  # also dates and numbers that are none
+        raise ConfigError(f"{where} is not valid YAML: {problem}") from None
 
 
 def nested(field: str, value: Any) -> dict[str, Any]:

@@ -46,6 +46,27 @@ def rotate(x: Float[Tensor, "B W H E"], rotation: Rotation) -> Float[Tensor, "B 
     return torch.cat([half.to(x.dtype) for half in turned], dim=-1)
 
 
+def grouped_attention(
+    q: Float[Tensor, "B H W E"], k: Float[Tensor, "B K J E"], v: Float[Tensor, "B K J E"], mask: Visible
+) -> Float[Tensor, "B H W E"]:
+    """Softmax attention of the queries to the keys that the mask allows; H / K query heads share a key head.
+
+    No fast kernel takes shared heads and a mask together. With a mask, the queries that share a key head
+    become further queries of one head: the same numbers by kernels that take the mask.
+    """
+    heads, kv_heads = q.shape[1], k.shape[1]
+    if not isinstance(mask, Tensor):
+        return F.scaled_dot_product_attention(
+            q, k, v, is_causal=mask == "causal", enable_gqa=heads != kv_heads
+        )
+    group = heads // kv_heads
+    together = q.unflatten(1, (kv_heads, group)).flatten(2, 3)
+    if mask.shape[2] > 1:
+        mask = mask.repeat(1, 1, group, 1)
+    mixed = F.scaled_dot_product_attention(together, k, v, attn_mask=mask)
+    return mixed.unflatten(2, (group, q.shape[2])).flatten(1, 2)
+
+
 class Attention(nn.Module):
     """Attention to the positions that the model's mask allows; padded keys are never attended to."""
 
@@ -88,13 +109,8 @@ class Attention(nn.Module):
         q, k = rotate(q, rotation), rotate(k, rotation)
         if kept is not None:
             k, v = replaced(kept, k, v)
-        grouped = self.kv_heads != self.heads
         q, k, v = (each.transpose(1, 2) for each in (q, k, v))
-        tensor = mask if isinstance(mask, Tensor) else None
-        mixed = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=tensor, is_causal=mask is not None and tensor is None, enable_gqa=grouped
-        )
-        return mixed.transpose(1, 2).flatten(2)
+        return grouped_attention(q, k, v, mask).transpose(1, 2).flatten(2)
 
     def _projected(self, x: Float[Tensor, "B W D"]) -> tuple[Tensor, ...]:
         """Queries, keys and values."""

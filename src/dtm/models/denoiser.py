@@ -6,10 +6,12 @@ The mask token is never predicted; its logit is excluded before the softmax.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -18,6 +20,12 @@ from dtm.models.linears import Linear
 
 EXCLUDED = -1e9
 """Logit of the mask token: zero probability, yet finite, so that 0 · log 0 is 0 and not nan."""
+
+
+@functools.cache
+def fused(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Compile a function; all models and batch sizes share the result."""
+    return torch.compile(function, dynamic=True)
 
 
 class Denoiser(nn.Module, ABC):
@@ -102,6 +110,11 @@ class Denoiser(nn.Module, ABC):
         """Log π_θ, in float32 or better, from chosen hidden states."""
         return log_distribution(self.head(rows), self.vocab_size, self.mask_id)
 
+    def log_prob(self, rows: Float[Tensor, "N D"], x1: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+        """Log π_θ of one token at each of the chosen hidden states; compiled, it keeps no distribution."""
+        measure = fused(log_prob) if self.compiled else log_prob
+        return measure(self.head(rows), x1, self.vocab_size, self.mask_id)
+
     def linears(self) -> tuple[Linear, ...]:
         """Linear layers that adapters, quantisation and estimates may use; none by default."""
         return ()
@@ -118,9 +131,21 @@ class Denoiser(nn.Module, ABC):
 
 def log_distribution(logits: Float[Tensor, "N W"], vocab_size: int, mask_id: int) -> Float[Tensor, "N V"]:
     """Log-softmax over the vocabulary, in float32 or better, with the mask token excluded."""
+    return _allowed(logits, vocab_size, mask_id).log_softmax(-1)
+
+
+def log_prob(
+    logits: Float[Tensor, "N W"], x1: Int[Tensor, " N"], vocab_size: int, mask_id: int
+) -> Float[Tensor, " N"]:
+    """`log_distribution` at one token of each row."""
+    return -F.cross_entropy(_allowed(logits, vocab_size, mask_id), x1, reduction="none")
+
+
+def _allowed(logits: Float[Tensor, "N W"], vocab_size: int, mask_id: int) -> Float[Tensor, "N V"]:
+    """Logits of the vocabulary in float32 or better, with the mask token excluded."""
     logits = logits[:, :vocab_size].to(torch.promote_types(logits.dtype, torch.float32))
     logits[:, mask_id] = EXCLUDED
-    return logits.log_softmax(-1)
+    return logits
 
 
 def predictors(

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from dtm.errors import CheckpointError, require
@@ -28,7 +27,8 @@ from dtm.models.linears import Linear
 from dtm.models.shape import TransformerConfig
 from dtm.models.storage import without_memory
 from dtm.models.transformer import Transformer
-from dtm.models.weights import require_same_names, weight_files, without_tied
+from dtm.models.weights import require_same_names, save_weights, weight_files, without_tied
+from dtm.writing import copy_file, write_json
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _PREFIX = "base_model.model."
@@ -38,10 +38,9 @@ _WEIGHT_SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h
 
 def save_adapter(model: Transformer, lora: LoRA, folder: Path, base: str | Path) -> None:
     """Write a model's adapter as a PEFT folder; ``base`` is the name or folder of its base model."""
-    folder.mkdir(parents=True, exist_ok=True)
     family = FAMILIES[model.family]
     stored = {_stored_name(name, family): value for name, value in adapter_weights(model).items()}
-    save_file({name: value.cpu().contiguous() for name, value in stored.items()}, folder / WEIGHTS)
+    save_weights(folder / WEIGHTS, stored)
     config = {
         "peft_type": "LORA",
         "base_model_name_or_path": str(base),
@@ -52,7 +51,7 @@ def save_adapter(model: Transformer, lora: LoRA, folder: Path, base: str | Path)
         "bias": "none",
         "inference_mode": True,
     }
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / CONFIG, config)
 
 
 def load_adapter(folder: Path, base: Transformer) -> tuple[Transformer, LoRA]:
@@ -114,10 +113,10 @@ def merge_adapter(
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(set(files.values())):
         merged = {name: _merged(value, updates.get(name), lora) for name, value in load_file(path).items()}
-        save_file(merged, folder / path.name, metadata={"format": "pt"})
+        save_weights(folder / path.name, merged, {"format": "pt"})
     for path in sorted(base.iterdir()):
         if path.is_file() and path.suffix not in _WEIGHT_SUFFIXES:
-            shutil.copyfile(path, folder / path.name)
+            copy_file(path, folder / path.name)
     if family.leaves_out:
         Sidecar.of(config).write(folder)
 

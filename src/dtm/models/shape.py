@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 from dtm.errors import require
 from dtm.models.linears import Linear, position_weights
+
+LIMITS = {
+    **{"layers": 1_000, "heads": 1_024, "kv_heads": 1_024, "head_width": 1 << 14},
+    **{"width": 1 << 18, "ffn": 1 << 20, "vocab_size": 1 << 24, "embedding_size": 1 << 24},
+}
+"""Sizes far above those of published models: beyond them a file is damaged, and its model would hang."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +90,11 @@ class TransformerConfig:
         return float(computed * position + 2 * scored * (scored_only + self.rows * self.width))
 
     def __post_init__(self) -> None:
+        for name, limit in LIMITS.items():
+            value = getattr(self, name)
+            require(value is None or 1 <= value <= limit, f"{name} must lie in 1 … {limit:,}, got {value}")
+        require(0 < self.rope_base < math.inf, f"rope_base must be a positive number, got {self.rope_base}")
+        require(0 <= self.norm_eps < 1, f"norm_eps must lie in [0, 1), got {self.norm_eps}")
         kv_heads = self.kv_heads or self.heads
         require(
             self.head_width is not None or self.width % self.heads == 0,

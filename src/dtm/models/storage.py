@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from dtm.errors import CheckpointError, require
@@ -20,7 +18,8 @@ from dtm.models.hub import find_folder
 from dtm.models.nf4 import add_nf4_layers
 from dtm.models.shape import TransformerConfig
 from dtm.models.transformer import Transformer
-from dtm.models.weights import SINGLE, check, fill
+from dtm.models.weights import SINGLE, check, fill, save_weights
+from dtm.writing import write_json, writing
 
 _LATER = ("head_width", "qk_norm", "attention_block")
 """Fields that dtm 0.1 does not know: left out at their defaults, so that it can load the model."""
@@ -29,14 +28,13 @@ _LATER = ("head_width", "qk_norm", "attention_block")
 def save_model(model: Transformer, folder: Path, dtype: torch.dtype | None = None) -> None:
     """Write weights (optionally in another dtype) and shape to ``folder``, in the native layout."""
     weights = _plain_weights(model, dtype)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(weights, folder / "model.safetensors")
+    save_weights(folder / SINGLE, weights)
     shape = {
         field.name: getattr(model.config, field.name)
         for field in fields(model.config)
         if field.name not in _LATER or getattr(model.config, field.name) != field.default
     }
-    (folder / "config.json").write_text(json.dumps(shape, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "config.json", shape)
 
 
 def save_hub(
@@ -60,15 +58,15 @@ def save_hub(
     config = family.write(model.config) | {"dtype": str(next(iter(weights.values())).dtype).split(".")[1]}
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    save_file(weights, partial / SINGLE, metadata={"format": "pt"})
-    if tokenizer is not None:
-        tokenizer.save_pretrained(partial)
-    Sidecar.of(model.config).write(partial)
-    (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    if folder.exists():
-        folder.rmdir()
-    partial.rename(folder)
+    with writing(folder, partial):
+        save_weights(partial / SINGLE, weights, {"format": "pt"})
+        if tokenizer is not None:
+            tokenizer.save_pretrained(partial)
+        Sidecar.of(model.config).write(partial)
+        write_json(partial / "config.json", config)
+        if folder.exists():
+            folder.rmdir()
+        partial.rename(folder)
 
 
 def _plain_weights(model: Transformer, dtype: torch.dtype | None) -> dict[str, Tensor]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dtm.errors import ConfigError, require
+from dtm.errors import CheckpointError, ConfigError, require
+from dtm.files import MAX_JSON
 
 PARTS = ("vocab.json", "merges.txt")
 """Files of Dream on the hub in place of a tokenizer.json: those of Qwen2's tokenizer."""
@@ -35,7 +36,19 @@ def load_tokenizer(folder: Path) -> Any:
         "has instead. On the hub it lies beside the weights.",
     )
     kind = PreTrainedTokenizerFast if whole else Qwen2Tokenizer
-    return kind.from_pretrained(folder, local_files_only=True)
+    for path in (folder / name for name in ("tokenizer.json", "tokenizer_config.json", *PARTS)):
+        size = path.stat().st_size if path.is_file() else 0
+        require(
+            size <= MAX_JSON, f"{path} has {size:,} bytes; at most {MAX_JSON:,} are read", CheckpointError
+        )
+    try:
+        return kind.from_pretrained(folder, local_files_only=True)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as problem:  # a panic of the Rust library is no Exception
+        raise CheckpointError(
+            f"the tokenizer in {folder} cannot be loaded: {type(problem).__name__}: {str(problem)[:300]}"
+        ) from None
 
 
 def mask_token_id(tokenizer: Any, asked: str | int | None = None) -> int:

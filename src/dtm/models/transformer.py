@@ -8,8 +8,8 @@ Letters: B batch, L length, W positions computed, N positions requested, D model
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dtm.models.block import RESIDUAL, Block, rotary
 from dtm.models.cache import Kept, KeyValues
-from dtm.models.denoiser import Denoiser, predictors
+from dtm.models.denoiser import Denoiser, fused, predictors
 from dtm.models.linears import Linear
 from dtm.models.recording import Recording
 from dtm.models.shape import TransformerConfig
@@ -28,12 +28,6 @@ from dtm.models.visibility import Visible, block_causal, doubled, doubled_predic
 
 COMPILATIONS = 64
 """Limit of recompilations of one function by torch.compile; torch's default is 8."""
-
-
-@functools.cache
-def fused(half: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Compile one half of a block; all blocks, models and batch sizes share the result."""
-    return torch.compile(half, dynamic=True)
 
 
 class Transformer(Denoiser):
@@ -131,14 +125,8 @@ class Transformer(Denoiser):
         elif halves == 2:
             rotation = (torch.cat([rotation[0]] * 2), torch.cat([rotation[1]] * 2))
         mask = self._visible(attention, length, where, halves, tokens.device)
-        attend = self._prepared(Block.attend)
-
-        def attended(block: Block, x: Tensor, kept: Kept | None) -> Tensor:
-            return attend(block, x, rotation, mask, kept)
-
-        def through(block: Block, x: Tensor, kept: Kept | None) -> Tensor:
-            return self._feed(block, x, attended(block, x, kept))
-
+        # Not local functions: the tests' type checks would wrap new ones in every pass.
+        attended, through = (partial(part, rotation, mask) for part in (self._attend, self._through))
         kept: list[Kept | None] = [None] * len(self.blocks)
         if cache is not None:
             kept = [(*layer, cache.rows, where) for layer in cache.layers]
@@ -202,6 +190,18 @@ class Transformer(Denoiser):
         """
         torch._dynamo.config.recompile_limit = COMPILATIONS
         self.compiled = True
+
+    def _attend(
+        self, rotation: tuple[Tensor, Tensor], mask: Visible, block: Block, x: Tensor, kept: Kept | None
+    ) -> Tensor:
+        """Run the first half of a block."""
+        return self._prepared(Block.attend)(block, x, rotation, mask, kept)
+
+    def _through(
+        self, rotation: tuple[Tensor, Tensor], mask: Visible, block: Block, x: Tensor, kept: Kept | None
+    ) -> Tensor:
+        """Run a whole block."""
+        return self._feed(block, x, self._attend(rotation, mask, block, x, kept))
 
     def _feed(self, block: Block, x: Tensor, mixed: Tensor) -> Tensor:
         """Run the second half of a block."""

@@ -1,4 +1,4 @@
-"""Load weights strictly and tensor by tensor, from one safetensors file or from several with an index.
+"""Load weights strictly and tensor by tensor, from one safetensors file or from several with an index; save.
 
 Names and shapes are checked against the model before any weight is read. Tensors are loaded one at a time, so
 loading needs the memory of the model and of one tensor.
@@ -6,7 +6,6 @@ loading needs the memory of the model and of one tensor.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +14,16 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dtm.errors import CheckpointError, require
+from dtm.errors import CheckpointError, DtmError, require
+from dtm.files import read_json
 from dtm.models.nf4 import is_nf4, quantise
+from dtm.writing import writing
 
+FLOATS = ("F16", "BF16", "F32", "F64")
+"""Types of weights, as safetensors names them."""
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -50,19 +54,23 @@ def weight_files(folder: Path) -> dict[str, Path]:
     return placed
 
 
+def save_weights(path: Path, weights: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Replace a safetensors file atomically."""
+    partial = path.with_name(f".{path.name}.partial")
+    with writing(path, partial):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(
+            {name: value.detach().cpu().contiguous() for name, value in weights.items()}, partial, metadata
+        )
+        partial.replace(path)
+
+
 def read_index(folder: Path) -> dict[str, str]:
     """Tensor name → file name, from the index."""
     try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        index = read_json(folder / INDEX, CheckpointError)
         return {str(name): str(shard) for name, shard in index["weight_map"].items()}
-    except (
-        OSError,
-        UnicodeDecodeError,
-        json.JSONDecodeError,
-        KeyError,
-        TypeError,
-        AttributeError,
-    ) as problem:
+    except (CheckpointError, KeyError, TypeError, AttributeError) as problem:
         raise CheckpointError(f"no usable model in {folder}: {INDEX} is unreadable ({problem})") from None
 
 
@@ -97,9 +105,13 @@ def check(
     for path, names in places.items():
         with _opened(path) as file:
             for name, native in names:
-                found, wanted = tuple(file.get_slice(name).get_shape()), shapes[native]
+                stored = file.get_slice(name)
+                found, wanted = tuple(stored.get_shape()), shapes[native]
                 message = f"{path}: {name!r} is {found}, config.json says {wanted}"
                 require(found == wanted, message, CheckpointError)
+                kind = stored.get_dtype()
+                message = f"{path}: {name!r} is stored as {kind}; weights must be one of {', '.join(FLOATS)}"
+                require(kind in FLOATS, message, CheckpointError)
     return places
 
 
@@ -117,7 +129,16 @@ def fill(
     for path, names in places.items():
         with _opened(path) as file:
             for name, native in names:
-                place(model, native, file.get_tensor(name), dtype, device)
+                value = file.get_tensor(name)
+                require(
+                    is_finite(value), f"{path}: {name!r} has weights that are not finite", CheckpointError
+                )
+                place(model, native, value, dtype, device)
+
+
+def is_finite(value: Tensor) -> bool:
+    """Whether no element is nan or infinite, in one pass."""
+    return not value.numel() or bool(torch.stack(value.aminmax()).isfinite().all())
 
 
 def _require_equal(folder: Path, tied: Mapping[str, str]) -> None:
@@ -158,5 +179,7 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, "pt") as file:
             yield file
-    except (OSError, SafetensorError) as problem:
+    except DtmError:
+        raise
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError) as problem:
         raise CheckpointError(f"no usable model in {path.parent}: {path.name}: {problem}") from None

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from dtm.errors import DataError, require
+from dtm.files import bounded_lines, json_row
 
 SOURCES = {
     "countdown_cd3_test.jsonl": "github.com/facebookresearch/SPG, dataset/countdown_cd3_test.jsonl",
@@ -109,15 +110,16 @@ def _find(folder: Path, name: str) -> Path:
 def _rows(path: Path) -> Iterator[tuple[int, Row]]:
     opener = gzip.open if path.suffix == ".gz" else open
     try:
-        with opener(path, "rt", encoding="utf-8", newline="") as file:
-            if ".csv" in path.suffixes:
+        if ".csv" in path.suffixes:
+            with opener(path, "rt", encoding="utf-8", newline="") as file:
                 yield from enumerate(csv.DictReader(file), start=1)
-                return
-            for number, line in enumerate(file, start=1):
-                row = json.loads(line)
+            return
+        with opener(path, "rb") as stream:
+            for number, line in enumerate(bounded_lines(stream), start=1):
+                row = json_row(line, f"{path}, row {number}: ", DataError)
                 require(isinstance(row, dict), f"{path}, row {number}: not a JSON object", DataError)
                 yield number, row
-    except (ValueError, EOFError, gzip.BadGzipFile) as problem:
-        if isinstance(problem, DataError):
-            raise
+    except DataError:
+        raise
+    except (ValueError, EOFError, OSError, zlib.error, csv.Error) as problem:
         raise DataError(f"{path} cannot be read: {problem}") from None

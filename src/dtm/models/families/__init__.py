@@ -34,7 +34,7 @@ def read_shape(folder: Path, asked: Asked = STORED) -> tuple[Family, Transformer
 def _family(model_type: object, source: Path) -> Family:
     named = [name for name in _BY_MODEL_TYPE if name]
     require(
-        model_type in _BY_MODEL_TYPE,
+        isinstance(model_type, str) and model_type in _BY_MODEL_TYPE,
         f"{source}: 'model_type' is {model_type!r}, which is not supported. "
         f"{nearest(str(model_type), named)}",
         CheckpointError,

@@ -17,6 +17,8 @@ from dtm.models.shape import TransformerConfig
 
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
 """A number that is a whole part of a module path."""
+MAX_NUMBER = 1e30
+"""Numbers beyond, infinities and nan are no settings of a model."""
 BOOKKEEPING = frozenset(
     (
         *("_attn_implementation_autoset", "_name_or_path", "architectures", "auto_map", "model_type"),
@@ -46,7 +48,8 @@ class HubConfig:
     def number(self, key: str) -> float:
         """A required number."""
         value = self.values.get(key)
-        self._require(isinstance(value, int | float) and not isinstance(value, bool), key, "must be a number")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        self._require(is_number and abs(self.values[key]) < MAX_NUMBER, key, "must be a finite number")
         return float(self.values[key])
 
     def first_integer(self, key: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import get_type_hints
 
 from dtm.errors import CheckpointError, nearest, require
 from dtm.models.families.base import Family, HubConfig
@@ -18,6 +19,16 @@ def read_config(config: HubConfig) -> TransformerConfig:
         )
     for key in ("vocab_size", "mask_id", "eos_id"):
         require(key in config.values, f"{config.source}: {key!r} is missing", CheckpointError)
+    for key, kind in get_type_hints(TransformerConfig).items():
+        if key in config.values:
+            value = config.values[key]
+            fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
+            fits = fits and (kind is bool or not isinstance(value, bool))
+            require(
+                fits,
+                f"{config.source}: {key!r} is {value!r}; it must be {getattr(kind, '__name__', kind)}",
+                CheckpointError,
+            )
     return TransformerConfig(**config.values)
 
 

@@ -12,14 +12,15 @@ them. They are read in this order:
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
 from dtm.errors import CheckpointError, nearest, require
+from dtm.files import read_json
 from dtm.models.shape import TransformerConfig
 from dtm.models.tokenizers import MASKS
+from dtm.writing import write_json
 
 SIDECAR = "dtm.json"
 
@@ -94,7 +95,7 @@ class Sidecar:
     def write(self, folder: Path) -> None:
         """Write the settings that are stated."""
         stated = {key: value for key, value in asdict(self).items() if value is not None}
-        (folder / SIDECAR).write_text(json.dumps(stated, indent=2) + "\n", encoding="utf-8")
+        write_json(folder / SIDECAR, stated)
 
 
 def completed(values: dict[str, Any], folder: Path, asked: Asked) -> dict[str, Any]:
@@ -161,24 +162,26 @@ def token_ids(folder: Path) -> dict[str, int]:
     """Ids of the tokens that a folder's tokenizer files list, without building the tokenizer."""
     ids: dict[str, int] = {}
     ids |= _optional(folder / "vocab.json") | _optional(folder / "added_tokens.json")
-    whole = _optional(folder / "tokenizer.json")
-    vocabulary = whole.get("model", {}).get("vocab", {})
-    ids |= vocabulary if isinstance(vocabulary, dict) else {}
-    ids |= {token["content"]: token["id"] for token in whole.get("added_tokens", ())}
-    added = _optional(folder / "tokenizer_config.json").get("added_tokens_decoder", {})
-    return ids | {token["content"]: int(number) for number, token in added.items()}
+    whole, settings = _optional(folder / "tokenizer.json"), _optional(folder / "tokenizer_config.json")
+    try:
+        vocabulary = whole.get("model", {}).get("vocab", {})
+        ids |= vocabulary if isinstance(vocabulary, dict) else {}
+        ids |= {token["content"]: token["id"] for token in whole.get("added_tokens", ())}
+        added = settings.get("added_tokens_decoder", {})
+        return ids | {token["content"]: int(number) for number, token in added.items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as problem:
+        raise CheckpointError(
+            f"the tokenizer in {folder} is damaged: an unexpected value in tokenizer.json or "
+            f"tokenizer_config.json ({type(problem).__name__}: {problem})"
+        ) from None
 
 
 def read_object(source: Path) -> dict[str, Any]:
     """Read a JSON object; errors name the file."""
     try:
-        values = json.loads(source.read_text(encoding="utf-8"))
-    except OSError as problem:
+        values = read_json(source, CheckpointError)
+    except CheckpointError as problem:
         raise CheckpointError(f"no usable model in {source.parent}: {problem}") from None
-    except ValueError as problem:  # neither UTF-8 nor JSON
-        raise CheckpointError(
-            f"no usable model in {source.parent}: {source.name} is damaged, {problem}"
-        ) from None
     require(isinstance(values, dict), f"{source}: not a JSON object", CheckpointError)
     return dict(values)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from dtm.errors import DataError, require
+from dtm.files import bounded_lines, json_row
 from dtm.random import stream
 from dtm.tasks.language.tokenizer import Messages
 
@@ -48,16 +48,11 @@ def read_own(path: Path) -> list[Row]:
 
 def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     """The values of a JSON-lines file, each with its place for errors; empty lines are skipped."""
-    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        try:
-            yield where, json.loads(line)
-        except json.JSONDecodeError as problem:
-            raise DataError(f"{where}: not JSON ({problem.msg})") from None
-        except UnicodeDecodeError:
-            raise DataError(f"{where}: not UTF-8 text; store the file in that encoding") from None
+    with path.open("rb") as stream:
+        for number, line in enumerate(bounded_lines(stream), start=1):
+            if line.strip():
+                where = f"{path}, line {number}"
+                yield where, json_row(line, f"{where}: ", DataError)
 
 
 def checked_rows(values: Iterable[Any], source: str) -> list[Row]:

@@ -7,11 +7,13 @@ a template that has one already, and token ids that the model does not have.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from dtm.errors import require
+from dtm.errors import CheckpointError, DataError, require
 from dtm.models.tokenizers import load_tokenizer
+from dtm.workers import Gone, Late, Worker
 
 Messages = str | Sequence[dict[str, str]]
 """A user's message, or a conversation as {"role": …, "content": …}."""
@@ -19,6 +21,8 @@ Messages = str | Sequence[dict[str, str]]
 
 PLACEHOLDER = "THE USER WRITES HERE"
 """A message to find in a rendered template."""
+TEMPLATE_SECONDS = 20.0
+"""For a template to render one message."""
 
 
 class Chat:
@@ -36,7 +40,29 @@ class Chat:
             f"the tokenizer in {folder} has no chat template: put one into its tokenizer_config.json, or "
             "beside it as chat_template.jinja",
         )
-        return cls(tokenizer)
+        chat = cls(tokenizer)
+        chat._try_template(str(folder))
+        return chat
+
+    def _try_template(self, folder: str) -> None:
+        """Render a message in another process, so that a template that does not end is refused."""
+
+        def serve(connection: Connection) -> None:
+            connection.send("ready")
+            try:
+                self.render(connection.recv())
+                connection.send(None)
+            except DataError as problem:
+                connection.send(str(problem))
+
+        worker = Worker(serve)
+        try:
+            flaw = worker.ask(PLACEHOLDER, TEMPLATE_SECONDS)
+        except (Late, Gone):
+            flaw = f"the chat template did not render a message within {TEMPLATE_SECONDS:g} s"
+        finally:
+            worker.close()
+        require(flaw is None, f"the tokenizer in {folder}: {flaw}", CheckpointError)
 
     def __len__(self) -> int:
         return len(self._tokenizer)
@@ -48,7 +74,10 @@ class Chat:
     def render(self, messages: Messages) -> str:
         """A conversation in the template's text, up to where the assistant writes."""
         turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
-        text: str = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        try:
+            text: str = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        except Exception as problem:  # a template can do, and raise, anything
+            raise DataError(f"the chat template failed with {type(problem).__name__}: {problem}") from None
         return text
 
     def user_turn(self) -> list[int]:

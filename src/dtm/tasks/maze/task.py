@@ -189,7 +189,7 @@ class MazeTask:
         return found
 
     def show(self, prompt: Pair, completion: Path) -> str:
-        """The maze in ASCII with the path dotted (x where it runs into a wall), and its reward."""
+        """The maze in ASCII with the path dotted (x where it runs into a wall), and its flaw."""
         canvas = [[" " if is_open else "#" for is_open in row] for row in self.maze.open.tolist()]
         for row, column in filter(None, completion):
             canvas[row][column] = "x" if canvas[row][column] in "#x" else "."
@@ -197,8 +197,7 @@ class MazeTask:
             canvas[row][column] = mark
         flaw = self.flaw(prompt, completion)
         verdict = "valid" if flaw is None else f"invalid (the path {flaw})"
-        (reward,) = self.reward([prompt], [completion])
-        return "\n".join([*map(" ".join, canvas), f"{verdict}, reward {reward:.3f}"])
+        return "\n".join([*map(" ".join, canvas), verdict])
 
     @cached_property
     def _pairs(self) -> dict[str, Int[Tensor, "K 2"]]:

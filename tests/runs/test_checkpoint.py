@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
-from dtm.errors import CheckpointError
+from dtm.errors import CheckpointError, StorageError
 from dtm.runs import checkpoint as module
 from dtm.runs.checkpoint import Checkpoint, load_latest, save_checkpoint
 
@@ -66,6 +68,66 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(name, damage, tmp_pa
     with pytest.warns(UserWarning, match="step-00000002 is damaged"):
         found = load_latest(tmp_path)
     assert_same(found, state(1))
+
+
+@pytest.mark.parametrize("content", [b"[]", b"null", b"{}", b"3", b"\xff\xfe", b'{"state.json": null}'])
+def test_a_manifest_that_vouches_for_nothing_is_damage(content, tmp_path):
+    save_checkpoint(tmp_path, 1, state(1), keep=2)
+    (save_checkpoint(tmp_path, 2, state(2), keep=2) / "manifest.json").write_bytes(content)
+    with pytest.warns(UserWarning, match="step-00000002 is damaged"):
+        found = load_latest(tmp_path)
+    assert_same(found, state(1))
+
+
+def test_damaged_checkpoints_do_not_count_as_kept(tmp_path):
+    """A damaged newest one neither displaces the next good one nor stays for ever."""
+    save_checkpoint(tmp_path, 1, state(1), keep=1)
+    (save_checkpoint(tmp_path, 9, state(9), keep=2) / "manifest.json").write_text("{}")
+    save_checkpoint(tmp_path, 2, state(2), keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
+    assert_same(load_latest(tmp_path), state(2))
+
+
+def test_a_damaged_older_checkpoint_does_not_use_up_a_place(tmp_path):
+    for step in (1, 2):
+        save_checkpoint(tmp_path, step, state(step), keep=2)
+    (tmp_path / "step-00000002" / "state.json").write_text("{}")
+    save_checkpoint(tmp_path, 3, state(3), keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000003"]
+
+
+def test_files_of_others_are_neither_read_nor_deleted(tmp_path):
+    mine = ["step-00000002.bak", "step-best", "step-00000009-copy"]
+    for name in mine:
+        (tmp_path / name).mkdir()
+    (tmp_path / "step-00000008").write_text("a file")
+    for step in (1, 2, 3):
+        save_checkpoint(tmp_path, step, state(step), keep=1)
+    assert_same(load_latest(tmp_path), state(3))
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {*mine, "step-00000008", "step-00000003"}
+
+
+@pytest.mark.parametrize(
+    ("owner", "call", "problem"),
+    [
+        (module, "save_file", SafetensorError("I/O error: No space left on device (os error 28)")),
+        (Path, "write_text", OSError(errno.EDQUOT, "Disk quota exceeded")),
+        (os, "fsync", OSError(errno.ENOSPC, "No space left on device")),
+        (Path, "rename", PermissionError(errno.EACCES, "Permission denied")),
+    ],
+)
+def test_a_failed_write_names_its_path_and_leaves_nothing_behind(owner, call, problem, tmp_path, monkeypatch):
+    def fail(*_arguments, **_options):
+        raise problem
+
+    save_checkpoint(tmp_path, 1, state(1), keep=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, call, fail)
+        with pytest.raises(StorageError, match=r"cannot write .*step-00000002: .*(space|quota|denied)"):
+            save_checkpoint(tmp_path, 2, state(2), keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    assert_same(load_latest(tmp_path), state(1))
 
 
 def test_a_damaged_checkpoint_is_replaced_when_its_step_comes_again(tmp_path):

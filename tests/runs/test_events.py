@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 
 import pytest
 
+from dtm.errors import DtmWarning, StorageError
 from dtm.runs.events import Event, JsonLines, SampleFiles, read_events
 
 
@@ -48,6 +50,38 @@ def test_a_torn_last_line_does_not_keep_the_rest_from_being_read(path):
     write(path, 1, 2)
     path.write_text(path.read_text() + '{"event": "step", "st')
     assert [row["step"] for row in read_events(path, "step")] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "damage", [b"\x00\xff", b'{"event": "step"', b"[1]", b"null", b'{"event": "step"}', b""]
+)
+def test_a_damaged_line_is_left_out_with_a_warning(damage, path):
+    write(path, 1, 2, 3)
+    lines = path.read_bytes().split(b"\n")
+    lines[1] = damage
+    path.write_bytes(b"\n".join(lines))
+    with pytest.warns(DtmWarning, match=r"metrics.jsonl: 1 damaged lines are left out, the first is line 2"):
+        rows = read_events(path, "step")
+    assert [row["step"] for row in rows] == [1, 3]
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_lost_rows_are_reported_when_a_run_is_resumed(content, path):
+    log = JsonLines(path)
+    if content is not None:
+        path.write_text(content)
+    with pytest.warns(DtmWarning, match="has lost the rows of 7 steps"):
+        log(Event("resumed", 7, {}))
+
+
+def test_a_full_disk_is_an_error_that_names_the_file(path, monkeypatch):
+    def full(*_arguments, **_options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    log = JsonLines(path)
+    monkeypatch.setattr(type(path), "open", full)
+    with pytest.raises(StorageError, match=r"cannot write .*metrics.jsonl: No space left on device"):
+        log(Event("step", 1, {}))
 
 
 def test_repeated_steps_count_once_the_last_time(path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,12 +14,17 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import dtm
-from dtm.errors import CheckpointError, ConfigError
+from dtm.cli import main
+from dtm.comparison.audit import read_fingerprint
+from dtm.errors import CheckpointError, ConfigError, StorageError
+from dtm.loop.assemble import assemble
 from dtm.runs.checkpoint import load_latest
 from dtm.runs.events import JsonLines, read_events
-from dtm.runs.folder import RunFolder
+from dtm.runs.folder import RunFolder, require_new
 from dtm.runs.interrupts import Interrupted
+from dtm.runs.resume import find_run, require_same_config
 from dtm.tasks.maze import MazeTask
+from ending import FINISHED
 from stopping import StopAt
 from timeless import timeless, timeless_rows
 
@@ -178,6 +184,106 @@ def test_a_resume_with_other_prompts_is_refused(stopped, monkeypatch):
         ConfigError, match=r"other questions or gold answers\n .*\n    other training prompts"
     ):
         dtm.train(config, out=run.path, resume=True)
+
+
+def test_an_edited_config_file_is_refused_like_a_flag(stopped):
+    run, _ = stopped
+    text = run.folder.config.read_text()
+    run.folder.config.write_text(text.replace("final: 2.0", "final: 5.0").replace("keep: 2", "keep: 3"))
+    with pytest.raises(ConfigError, match=r"was edited after the run started:\n  tilt.final: 2.0 → 5.0\n"):
+        dtm.train(run.config, out=run.path, resume=True)
+    with pytest.raises(ConfigError, match="was edited"):
+        find_run("maze-small", "train", run.path)
+    run.folder.config.write_text(text.replace("keep: 2", "keep: 3"))
+    assert find_run("maze-small", "train", run.path) is not None  # this may be changed
+
+
+@pytest.mark.parametrize(("recipe", "kind"), [("maze", "train"), ("maze-small", "pretrain")])
+def test_a_run_of_another_recipe_or_command_is_refused(recipe, kind, finished):
+    with pytest.raises(CheckpointError, match=rf"`dtm train maze-small`, not of `dtm {kind} {recipe}`"):
+        find_run(recipe, kind, finished.path, "auto")
+
+
+def test_auto_resumes_where_there_is_a_run_and_else_starts(stopped, finished, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert find_run("maze-small", "train", tmp_path / "new", "auto") is None
+    assert find_run("maze-small", "train", finished.path, "auto") == finished.folder
+    assert find_run("maze-small", "train", None, "auto") is None
+    shutil.copytree(finished.path, "runs/done")
+    assert find_run("maze-small", "train", None, "auto") is None  # a finished run leaves nothing to resume
+    shutil.copytree(stopped[0].path, "runs/cut")
+    assert find_run("maze-small", "train", None, "auto").path == Path("runs/cut")
+    assert dtm.train("maze-small", resume="auto", out=finished.path).summary == finished.summary
+    assert main(["train", "maze-small", "--resume", "auto", "--out", str(finished.path)]) in FINISHED
+    assert f"run:     {finished.path}" in capsys.readouterr().out
+
+
+def test_a_relative_base_is_found_from_another_folder(stopped, tmp_path, monkeypatch):
+    run, config = stopped
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    relative = replace(config, model=replace(config.model, base="base"))
+    assert assemble(relative).run_config.model.base == str(tmp_path / "base")
+    require_same_config(run.folder, relative)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert run.assembly.base_folder == tmp_path / "base"
+
+
+@pytest.mark.parametrize("content", [b"[]", b"null", b"{", b"\xff\xfe"])
+@pytest.mark.parametrize("name", ["summary.json", "fingerprint.json", "environment.json"])
+def test_a_damaged_file_is_named_with_a_remedy(name, content, finished, tmp_path):
+    folder = RunFolder(tmp_path)
+    shutil.copyfile(finished.folder.config, folder.config)
+    (tmp_path / name).write_bytes(content)
+    reads = {
+        "summary.json": lambda: dtm.Run(folder).summary,
+        "fingerprint.json": lambda: read_fingerprint(dtm.Run(folder)),
+        "environment.json": lambda: find_run("maze-small", "train", tmp_path),
+    }
+    with pytest.raises(CheckpointError, match=rf"{name} is damaged \(.*\)\. Restore it, or delete it"):
+        reads[name]()
+
+
+def test_a_folder_with_other_files_is_not_taken_for_a_run(tiny, tmp_path):
+    (tmp_path / ".lock").touch()  # of a start that was killed
+    require_new(tmp_path)
+    shutil.copyfile(Path(tiny.model.base) / "config.json", tmp_path / "config.json")
+    with pytest.raises(CheckpointError, match="exists and holds no run: it is not empty"):
+        dtm.train(tiny, out=tmp_path)
+    assert not (tmp_path / "config.yaml").exists()
+
+
+def test_a_log_that_cannot_be_written_stops_the_run_at_a_safe_point(
+    tiny, make_trainer, uninterrupted, tmp_path
+):
+    """The state is saved, and the run ends as an uninterrupted one."""
+
+    def full(event):
+        if event.kind == "phase":
+            raise StorageError("cannot write metrics.jsonl: No space left on device")
+
+    trainer = make_trainer(tiny, tmp_path / "checkpoints", [full])
+    with pytest.raises(StorageError, match="No space left"):
+        trainer.run()
+    assert load_latest(tmp_path / "checkpoints").state["phase"] == 1
+    resumed, _ = start(make_trainer, tiny, tmp_path)
+    with pytest.warns(UserWarning, match="has lost the rows of 4 steps"):
+        resumed.resume(tmp_path / "checkpoints")
+    resumed.run()
+    expected = uninterrupted(make_trainer)
+    found = outcome(resumed, tmp_path)
+    assert_equal(found | {"rows": None}, expected | {"rows": None})
+
+
+def test_a_failed_write_says_how_to_continue(tiny, tmp_path, monkeypatch):
+    def full(*_arguments, **_options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("dtm.runs.checkpoint.save_file", full)
+    said = r"cannot write .*step-00000002: No space left on device\n.* dtm train maze-small --resume --out"
+    with pytest.raises(StorageError, match=said):
+        dtm.train(tiny, out=tmp_path / "run")
+    assert not list((tmp_path / "run" / "checkpoints").iterdir())
 
 
 def test_what_may_be_changed_is_written_down(stopped):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,15 @@ from typing import Any
 import torch
 
 from dtm.config import ModelConfig, RunConfig
-from dtm.errors import ConfigError, nearest, require
+from dtm.errors import CheckpointError, ConfigError, nearest, require
+from dtm.files import read_json
 from dtm.loading import load_object
 from dtm.models.denoiser import Denoiser
 from dtm.models.families.settings import Asked
 from dtm.models.hub import find_folder
 from dtm.models.placement import Placement
 from dtm.models.storage import load_model
+from dtm.models.weights import is_finite
 from dtm.runs.folder import RUNS, RunFolder
 from dtm.tasks.base import Task
 
@@ -70,6 +71,14 @@ def find_base(config: RunConfig) -> Path | None:
     )
 
 
+def located(config: RunConfig) -> RunConfig:
+    """The configuration with the absolute path of a base that lies on disk, so that any folder finds it."""
+    base = config.model.base
+    if base is None or not Path(base.partition(".py:")[0] + ".py" if is_factory(base) else base).exists():
+        return config
+    return replace(config, model=replace(config.model, base=str(Path(base).absolute())))
+
+
 def is_newest(base: str | None, folder: Path) -> bool:
     """Whether a base's name stands for the newest model under ``runs/``: later it may be another one."""
     return base is None or (folder.parents[1:2] == (RUNS,) and not Path(base).is_dir())
@@ -117,6 +126,8 @@ def check_base(model: Denoiser, source: str, config: RunConfig, task: Task) -> D
             f"the base in {source} has {name} {found}, task {task.name} needs {wanted}: it was trained for "
             f"another task. Run `dtm pretrain {config.recipe}` and pass its folder with --model.base",
         )
+    bad = [name for name, value in model.named_parameters() if not is_finite(value.detach())]
+    require(not bad, f"the base in {source} has weights that are not finite: {', '.join(bad[:3])}")
     return model
 
 
@@ -125,7 +136,8 @@ def _check_task(folder: Path, config: RunConfig) -> None:
     trained_for = folder / "task.json"
     if not trained_for.is_file():
         return
-    saved = json.loads(trained_for.read_text(encoding="utf-8"))
+    saved = read_json(trained_for, CheckpointError)
+    require(isinstance(saved, dict), f"{trained_for} is damaged: not a JSON object", CheckpointError)
     for name, wanted in asdict(config.task).items():
         require(
             name in UNTRAINED or _trained_for(name, saved.get(name, wanted)) == _trained_for(name, wanted),

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from dtm.errors import DtmWarning
+from dtm.writing import write_text, writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,12 @@ class SampleFiles:
     def __call__(self, event: Event) -> None:
         """One file for each tilt reached."""
         if event.kind == "samples":
-            self.folder.mkdir(exist_ok=True)
             rows = zip(*(event.values[name] for name in ("prompts", "completions", "rewards")), strict=True)
             lines = [json.dumps({"prompt": p, "completion": c, "reward": r}) for p, c, r in rows]
             path = self.folder / f"step-{event.step:08d}-tilt-{event.values['tilt']:09.4f}.jsonl"
-            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            with writing(path):
+                self.folder.mkdir(exist_ok=True)
+            write_text(path, "\n".join(lines) + "\n")
 
 
 class JsonLines:
@@ -58,26 +63,43 @@ class JsonLines:
         """Append one line; numbers that JSON cannot hold become null."""
         if event.kind == "samples":
             return
+        lost = not self.path.is_file() or self.path.stat().st_size == 0
+        if event.kind == "resumed" and event.step > 0 and lost:
+            notice = f"{self.path} has lost the rows of {event.step} steps; figures begin here"
+            warnings.warn(notice, DtmWarning, stacklevel=2)
         row = {"event": event.kind, "step": event.step, **event.values}
         finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
-        with self.path.open("a", encoding="utf-8") as file:
+        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(finite) + "\n")
 
 
 def read_events(path: Path, kind: str) -> list[dict[str, Any]]:
     """The rows of one kind, in order. Steps repeated after a resume count once, the last time."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in _rows(path):
+    for row in read_lines(path, ("event", "step")):
         if row["event"] == kind:
             rows[(row["step"], row.get("tilt"))] = row
     return list(rows.values())
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Whole lines only: a run that was killed, or is writing now, may end in half a line."""
-    text = path.read_text(encoding="utf-8")
-    for line in text[: text.rfind("\n") + 1].splitlines():
-        yield json.loads(line)
+def read_lines(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The objects of a JSON-lines file that have the names; damaged lines are left out with a warning.
+
+    A run that was killed, or is writing now, may end in half a line.
+    """
+    damaged = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if isinstance(row, dict) and all(name in row for name in names):
+            yield row
+        else:
+            damaged.append(number)
+    if damaged:
+        notice = f"{path}: {len(damaged)} damaged lines are left out, the first is line {damaged[0]}"
+        warnings.warn(notice, DtmWarning, stacklevel=2)
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -1,7 +1,7 @@
 """A run's folder: its files, and how to find a run again.
 
 config.yaml       the resolved configuration
-environment.json  versions, machine and commit
+environment.json  versions, machine, commit, and the configuration at the start
 fingerprint.json  everything that decides its result apart from the method
 metrics.jsonl     one object for every event
 samples/          completions with rewards, from each evaluation
@@ -27,10 +27,15 @@ from typing import Any
 from dtm.config import RunConfig
 from dtm.config.adapt import AdaptConfig
 from dtm.config.legacy import is_legacy
-from dtm.config.serialise import load_yaml, read_mapping, to_yaml
+from dtm.config.serialise import leaves, load_yaml, read_mapping, to_yaml
 from dtm.errors import CheckpointError, ConfigError, nearest, require
+from dtm.runs.lock import LOCK
+from dtm.writing import write_json, write_text
 
 RUNS = Path("runs")
+ENVIRONMENT = "environment.json"
+STARTING = {LOCK, f".{ENVIRONMENT}.partial", ENVIRONMENT, ".config.yaml.partial"}
+"""Files of a start that was killed before it made a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +47,12 @@ class RunFolder:
     @classmethod
     def create(cls, config: RunConfig | AdaptConfig, kind: str, out: str | Path | None) -> RunFolder:
         """A new folder, ``runs/RECIPE-KIND-TIME`` unless a path is given, with the resolved configuration."""
-        path = Path(out) if out else unused(RUNS / f"{config.recipe}-{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
+        path = new_path(config.recipe, kind, out)
         require_new(path)
         folder = cls(make_folder(path))
-        write_text(folder.config, to_yaml(config))
-        write_json(path / "environment.json", {"kind": kind, **environment()})
+        started = {"kind": kind, **environment(), "config": leaves(config)}
+        write_json(path / ENVIRONMENT, started)
+        write_text(folder.config, to_yaml(config))  # last: now it is a run
         return folder
 
     @classmethod
@@ -132,12 +138,17 @@ class RunFolder:
         return self.path / "fingerprint.json"
 
     @property
+    def started(self) -> dict[str, Any]:
+        """How it was started: command, versions, machine and configuration; empty if the file is gone."""
+        path = self.path / ENVIRONMENT
+        return read_json(path) if path.exists() else {}
+
+    @property
     def kind(self) -> str:
         """The command that started it; for old runs, from the folder's name."""
         try:
-            written = json.loads((self.path / "environment.json").read_text(encoding="utf-8"))
-            return str(written["kind"])
-        except (OSError, ValueError, KeyError):
+            return str(self.started["kind"])
+        except (CheckpointError, KeyError):
             return "pretrain" if "-pretrain-" in self.path.name else "train"
 
     @property
@@ -230,23 +241,17 @@ def processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a file atomically: readers see the old text or the new."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file atomically."""
-    write_text(path, json.dumps(value, indent=2) + "\n")
-
-
 def require_new(path: Path) -> None:
-    """Refuse a folder that holds a run, or that cannot be made; make nothing."""
+    """Refuse a folder that holds a run or other files, or that cannot be made; make nothing."""
     require(
         not (path / "config.yaml").exists(),
         f"{path} already holds a run. Continue it with --resume, or choose another folder with --out.",
+        CheckpointError,
+    )
+    found = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+    require(
+        found <= STARTING,
+        f"{path} exists and holds no run: it is not empty. Choose another folder with --out.",
         CheckpointError,
     )
     there = next(place for place in (path, *path.absolute().parents) if place.exists())
@@ -273,8 +278,29 @@ def kept_json(path: Path, make: Callable[[], Mapping[str, Any]]) -> dict[str, An
     """The value that ``make`` returns, computed once and then read back from the file."""
     if not path.is_file():
         write_json(path, make())
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return read_json(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object that a run has written; a damaged file is an error with a remedy."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise _damaged(path, str(problem)) from None
+    if not isinstance(found, dict):
+        raise _damaged(path, "not a JSON object")
     return found
+
+
+def _damaged(path: Path, problem: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} is damaged ({problem}). Restore it, or delete it and continue the run with --resume."
+    )
+
+
+def new_path(recipe: str, kind: str, out: str | Path | None) -> Path:
+    """The folder of a new run: ``out``, or ``runs/RECIPE-KIND-TIME``."""
+    return Path(out) if out else unused(RUNS / f"{recipe}-{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
 def unused(path: Path) -> Path:

@@ -1,10 +1,15 @@
-"""SIGTERM and Ctrl-C as a request to stop at the next safe point."""
+"""SIGTERM and Ctrl-C as a request to stop at the next safe point; a process that ends with its parent."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType, TracebackType
+from typing import ClassVar
+
+ENDS_WITH_PARENT = "DTM_ENDS_WITH_PARENT"
+"""Environment variable of a child: its standard input is a pipe that its parent holds open."""
 
 
 class Interrupted(Exception):
@@ -13,6 +18,9 @@ class Interrupted(Exception):
 
 class Interrupts:
     """While entered, signals only raise a flag; a second Ctrl-C stops at once."""
+
+    received: ClassVar[signal.Signals | None] = None
+    """The latest signal that asked this process to stop; it decides the exit code."""
 
     def __init__(self) -> None:
         self.requested: str | None = None
@@ -36,6 +44,33 @@ class Interrupts:
             raise Interrupted(self.requested)
 
     def _request(self, number: int, frame: FrameType | None) -> None:
+        Interrupts.received = signal.Signals(number)
         if self.requested is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.requested = signal.Signals(number).name
+        self.requested = Interrupts.received.name
+
+
+class Immediate(Interrupts):
+    """While entered, a signal ends what is going on with `KeyboardInterrupt`: outside the loop of a run."""
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        Interrupts.received = signal.Signals(number)
+        raise KeyboardInterrupt
+
+
+def exit_code() -> int:
+    """The exit code of a stopped process: 130 after Ctrl-C, 143 after SIGTERM."""
+    return 128 + (Interrupts.received or signal.SIGINT)
+
+
+def end_with_parent() -> None:
+    """Ask this process to stop once its parent has ended, also by ``kill -9``; only if the parent asks so."""
+    if os.environ.pop(ENDS_WITH_PARENT, None) is None:
+        return
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()

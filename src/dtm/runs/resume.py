@@ -1,31 +1,93 @@
-"""Continuing a run: find it, refuse another configuration, write down what has changed."""
+"""Continuing a run: find it, refuse another configuration, hold its folder, write down what has changed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from dtm.config import RunConfig
-from dtm.config.serialise import obstacles, to_yaml
-from dtm.errors import ConfigError
-from dtm.runs.folder import RunFolder, write_text
+from dtm.config.adapt import AdaptConfig
+from dtm.config.serialise import CHANGEABLE, leaves, obstacles, read_mapping, to_yaml
+from dtm.errors import CheckpointError, ConfigError, require
+from dtm.runs.bases import located
+from dtm.runs.folder import RunFolder, make_folder, new_path, require_new
+from dtm.runs.lock import locked
+from dtm.writing import write_text
+
+Resume = bool | Literal["auto"]
+"""Whether to continue a run; auto: if there is one, else start."""
 
 
-def find_run(recipe: str, kind: str, out: str | Path | None) -> RunFolder:
-    """The run in ``out``, or the recipe's latest; one of release 0.1 is refused."""
+def find_run(recipe: str, kind: str, out: str | Path | None, resume: Resume = True) -> RunFolder | None:
+    """The run to continue: the one in ``out``, or the recipe's latest. None: start a new one.
+
+    A run of another recipe, of another command or of release 0.1 is refused, and so is an edited config.yaml.
+    """
+    if not resume or (resume == "auto" and not _is_there(recipe, kind, out)):
+        return None
     folder = RunFolder.latest(recipe, kind) if out is None else RunFolder.find(Path(out))
     folder.require_resumable()
+    found, command = folder.recipe, folder.started.get("kind", kind)
+    require(
+        (found, command) == (recipe, kind),
+        f"{folder.path} holds a run of `dtm {command} {found}`, not of `dtm {kind} {recipe}`. Continue it "
+        "with that command, or choose another folder with --out.",
+        CheckpointError,
+    )
+    _require_unedited(folder)
     return folder
+
+
+def _is_there(recipe: str, kind: str, out: str | Path | None) -> bool:
+    """Whether there is something to resume: a run in ``out``, or an unfinished one of the recipe."""
+    if out is not None:
+        return (Path(out) / "config.yaml").is_file()
+    try:
+        return not RunFolder.latest(recipe, kind).is_finished
+    except CheckpointError:
+        return False
+
+
+def _require_unedited(folder: RunFolder) -> None:
+    """Refuse a config.yaml that was edited since the run started, where that would change the run."""
+    before, now = folder.started.get("config", {}), leaves(read_mapping(folder.config))
+    changes = [
+        f"{name}: {value!r} → {now.get(name)!r}"
+        for name, value in before.items()
+        if name not in CHANGEABLE and now.get(name) != value
+    ]
+    if changes:
+        listed = "\n  ".join(changes)
+        raise ConfigError(
+            f"{folder.config} was edited after the run started:\n  {listed}\n"
+            "Undo this to continue it, or start a new run with these settings: no --resume, another --out."
+        )
 
 
 def require_same_config(folder: RunFolder, config: RunConfig) -> None:
     """Refuse to continue a run with another configuration."""
-    changes = list(obstacles(folder.read_config(), config))
+    changes = list(obstacles(folder.read_config(), located(config)))
     if changes:
         listed = "\n  ".join(changes)
         raise ConfigError(
             f"the run in {folder.path} was started with another configuration:\n  {listed}\n"
             "Leave these flags out to continue it, or start a new run: no --resume, and another --out."
         )
+
+
+@contextmanager
+def held(
+    found: RunFolder | None, config: RunConfig | AdaptConfig, kind: str, out: str | Path | None
+) -> Iterator[RunFolder]:
+    """The folder of the run to continue, or a new one, locked until the run has been written."""
+    path = new_path(config.recipe, kind, out) if found is None else found.path
+    if found is None:
+        require_new(path)
+        make_folder(path)
+    with locked(path):
+        yield found or RunFolder.create(config, kind, path)
 
 
 def note_changes(folder: RunFolder, config: RunConfig) -> None:

@@ -32,8 +32,9 @@ from dtm.evaluation.protocol import Examination, examine
 from dtm.evaluation.subject import Source, Subject
 from dtm.loop.adaptation import adapt
 from dtm.models.transformer import Transformer
-from dtm.runs.folder import RunFolder, write_json
-from study import called, commits, curve, machine
+from dtm.runs.folder import RunFolder
+from dtm.writing import write_json
+from study import called, commits, curve, machine, publish
 
 RESULTS = Path(__file__).parents[1] / "results" / "language"
 SEEDS = (0, 1, 2)
@@ -56,7 +57,7 @@ JOBS: dict[str, tuple[str, Changes]] = {
     "h-1.5": ("smollm-countdown", {"tilt": {"step": 1.5}}),
     "h-6": ("smollm-countdown", {"tilt": {"step": 6.0}}),
     "c-zero": ("smollm-countdown", {"method": {"control_variate": "zero"}}),
-    "c-one": ("smollm-countdown", {"method": {"control_variate": "one"}}),
+    "c-adaptive": ("smollm-countdown", {"method": {"control_variate": "adaptive"}}),
     "any-order": ("smollm-countdown", {"method": {"block": "any-order", "after_end": True}}),
 }
 """Name → recipe and changed fields. Comparisons with other methods are `dtm compare`'s."""
@@ -205,6 +206,7 @@ def table(options: argparse.Namespace) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     write_json(RESULTS / "summary.json", summary)
     write_json(RESULTS / "rows.json", {"adapted": adapted, "base": base, "rows": rows})
+    publish("language", RESULTS / "summary.json", [RESULTS / "summary.json", RESULTS / "rows.json"])
 
 
 def headline(by_length: Mapping[str, Mapping[str, float]]) -> float:

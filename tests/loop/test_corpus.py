@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from checkpoints import chatml_tokenizer
 from dtm.config.adapt import AdaptConfig, CorpusConfig
 from dtm.errors import ConfigError, DataError, DtmWarning
-from dtm.loop.corpus import corpus_parts, corpus_shares, prefetched, step_batches
+from dtm.loop.corpus import ROUND, corpus_parts, corpus_shares, prefetched, round_batches
 from dtm.models import Transformer, TransformerConfig
 from dtm.models.placement import Placement
 from dtm.random import stream
@@ -21,6 +22,7 @@ from dtm.tasks.corpus.countdown import Countdown
 from dtm.tasks.corpus.mixture import Mixture
 from dtm.tasks.corpus.part import Example
 from dtm.tasks.countdown import items as countdown
+from dtm.tasks.language import benchmarks
 from dtm.tasks.language.benchmarks import BENCHMARKS
 from dtm.tasks.language.build import validation_keys
 from dtm.tasks.language.tokenizer import Chat
@@ -49,8 +51,8 @@ def test_shares_add_up_to_one_and_gsm8k_needs_its_data(tmp_path):
     assert "gsm8k" not in shares
     assert "own" not in shares
     assert sum(shares.values()) == pytest.approx(1)
-    assert shares["general"] == pytest.approx(0.3 / 0.85)
-    assert corpus_shares(CorpusConfig(data_dir=str(tmp_path)))["gsm8k"] == pytest.approx(0.15)
+    assert shares["general"] == pytest.approx(0.3 / 0.87)
+    assert corpus_shares(CorpusConfig(data_dir=str(tmp_path)))["gsm8k"] == pytest.approx(0.13)
     with pytest.raises(ConfigError, match=r"the corpus is empty: GSM8K needs --corpus\.data-dir"):
         corpus_shares(only(gsm8k=1.0))
 
@@ -99,11 +101,52 @@ def rewarded(data: Path) -> set:
     return {item.key for item in (*benchmark.test(data), *benchmark.train(data))}
 
 
-def test_the_generated_items_of_rewards_are_held_out():
+def test_the_generated_items_of_rewards_are_held_out(monkeypatch):
+    monkeypatch.setattr(benchmarks, "PUZZLES", 300)
     data = Path("generated")
     assert not rewarded(data) & countdown_keys(drawn(only(arithmetic=1.0), "arithmetic", 60))
     tested = {item.solution for item in BENCHMARKS["sudoku"].test(data)} | validation_keys("sudoku", data)
     assert not tested & solutions(drawn(only(sudoku=1.0), "sudoku", 300))
+
+
+@pytest.fixture
+def own_data(tmp_path) -> Path:
+    """The files of the published data sets, with items of our own."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    files = {
+        "countdown_cd3_test.jsonl": [{"input": f"{n},2,3", "output": f"{n + 5}"} for n in range(10, 40)],
+        "countdown_cd3_train_subset.jsonl": [{"nums": [n, 4, 3], "target": n + 7} for n in range(10, 40)],
+        "gsm8k_test.jsonl": [{"question": f"Test question {n}?", "answer": f"#### {n}"} for n in range(50)],
+        "gsm8k_train.jsonl": [
+            {"question": f"Training question {n}?", "answer": f"It is {n}. #### {n}"} for n in range(400)
+        ],
+    }
+    for name, rows in files.items():
+        (folder / name).write_text("\n".join(map(json.dumps, rows)))
+    puzzles = BENCHMARKS["sudoku"].test(Path("generated"))[:40]
+    grids = [f"{item.puzzle},{item.solution}" for item in puzzles]
+    (folder / "sudoku4x4_test_spg256.csv").write_text("\n".join(["Puzzle,Solution", *grids]))
+    return folder
+
+
+def test_items_of_a_data_folder_are_held_out(own_data):
+    folder = str(own_data)
+    assert not rewarded(own_data) & countdown_keys(
+        drawn(only(arithmetic=1.0, data_dir=folder), "arithmetic", 30)
+    )
+    tested = {item.solution for item in sudoku_items(own_data)}
+    assert len(tested) > 30
+    assert not tested & solutions(drawn(only(sudoku=1.0, data_dir=folder), "sudoku", 150))
+    asked = "".join(str(row.prompt) for row in drawn(only(gsm8k=1.0, data_dir=folder), "gsm8k", 300))
+    held_out = "".join(map(str, validation_keys("gsm8k", own_data)))
+    drawn_numbers, held_out_numbers = (
+        set(re.findall(r"Training question (\d+)\?", text)) for text in (asked, held_out)
+    )
+    assert len(drawn_numbers) > 100
+    assert len(held_out_numbers) == 40
+    assert not drawn_numbers & held_out_numbers
+    assert "Test question" not in asked
 
 
 def test_the_published_items_of_rewards_are_held_out(shared_data):
@@ -121,10 +164,10 @@ def test_the_published_items_of_rewards_are_held_out(shared_data):
     assert not validation_keys("gsm8k", shared_data) & set(questions)
 
 
-def test_rows_that_are_kept_out_are_none_of_the_training(tmp_path, shared_data):
+def test_rows_that_are_kept_out_are_none_of_the_training(tmp_path, own_data):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(f'{{"prompt": "{n}", "completion": "b"}}\n' for n in range(40)))
-    corpus = only(own=1.0, gsm8k=1.0, sudoku=1.0, data=str(path), data_dir=str(shared_data))
+    corpus = only(own=1.0, gsm8k=1.0, sudoku=1.0, data=str(path), data_dir=str(own_data))
     for name in ("own", "gsm8k", "sudoku"):
         training, kept_out = (
             {(str(row.prompt)) for row in drawn(corpus, name, 400, side=side)} for side in (0, 1)
@@ -158,15 +201,15 @@ def test_processes_make_the_same_batches_ahead_and_right_answers_come_first():
     start = AdaptConfig()
     config = replace(
         start,
-        pretrain=replace(start.pretrain, steps=4, batch=3, held_out=2),
+        pretrain=replace(start.pretrain, steps=4 * ROUND, batch=1, held_out=2),
         corpus=replace(only(countdown=1.0), skilled=0.5, right=0.0, workers=1),
     )
     chat = Chat(chatml_tokenizer())
     mixture = Mixture({"countdown": (1.0, Countdown(frozenset()))}, chat, 2, 0, (4096,))
     ahead = prefetched(mixture, mixture, config)
-    for step in (0, 1, 2, 3, 2):
-        (made,), (expected,) = ahead.batches(step), step_batches(mixture, config, step)
+    for number, place in ((0, 0), (1, 0), (2, 5), (2, 1), (3, 2)):
+        made, expected = ahead.batch(ROUND * number + place), round_batches(mixture, config, number)[place]
         assert torch.equal(made.tokens, expected.tokens)
         assert torch.equal(made.is_completion, expected.is_completion)
-        (clean,) = mixture.batches("corpus", step, 3, 1.0)
-        assert torch.equal(made.tokens, clean.tokens) == (step < 2)
+        clean = mixture.steps("corpus", number, ROUND, 1, 1.0)[place]
+        assert torch.equal(made.tokens, clean.tokens) == (number < 2)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import dtm
+from dtm.config import CheckpointConfig
 from dtm.errors import ConfigError
 from dtm.loop.assemble import assemble
 from dtm.loop.plan import pretraining_plan, pretraining_time_estimate
@@ -20,6 +21,13 @@ from dtm.runs.interrupts import Interrupted
 @pytest.fixture
 def short(tiny):
     return replace(tiny, pretrain=replace(tiny.pretrain, steps=12, held_out=256))
+
+
+@pytest.mark.parametrize(("every", "keep", "steps"), [(5, 2, [5, 10]), (4, 1, [12]), (None, 2, [])])
+def test_checkpoints_are_written_and_kept_as_configured(every, keep, steps, short, tmp_path):
+    settings = replace(short, checkpoint=CheckpointConfig(every=every, keep=keep))
+    pretrainer_of(assemble(settings), checkpoints=tmp_path).run()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"step-{step:08d}" for step in steps]
 
 
 def pretrainer(config, checkpoints=None, stop_at: int | None = None) -> Pretrainer:
@@ -43,6 +51,19 @@ def test_a_pretraining_that_was_stopped_ends_as_if_it_had_not_been(stop_at, shor
     assert resumed.run() == bound
     for name, value in whole.model.state_dict().items():
         assert torch.equal(resumed.model.state_dict()[name], value)
+
+
+def test_micro_batches_change_memory_and_never_the_gradient(short, monkeypatch):
+    def after_a_step(config) -> list[torch.Tensor]:
+        trainer = pretrainer(config)
+        trainer._advance()
+        return list(trainer.model.parameters())
+
+    whole = after_a_step(short)
+    monkeypatch.setattr("dtm.loop.pretraining.available", lambda device: 2**19)  # few rows fit
+    for one, other in zip(whole, after_a_step(short), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+    assert 1 <= pretrainer(short)._fitting(10) < short.pretrain.batch
 
 
 def test_an_untrained_model_is_at_the_entropy_of_a_guess(short):

@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dtm.cli.parse import first_line, make_parser
-from dtm.cli.run import STOPPED, STOPPING
+from dtm.cli.parse import add_resume, first_line, join_resume, make_parser
+from dtm.cli.run import STOPPING
 from dtm.errors import require
+from dtm.runs.interrupts import exit_code
 
 if TYPE_CHECKING:
     from dtm.config.adapt import AdaptConfig
@@ -34,7 +35,7 @@ def adapt(arguments: list[str]) -> int:
         print(to_yaml(config))
         print("corpus: " + ", ".join(f"{share:.0%} {name}" for name, share in shares.items()))
         return 0
-    return _run(config, options.out, options.resume)
+    return _run(config, options.out, options.found is not None)
 
 
 def parsed(arguments: list[str]) -> tuple[argparse.Namespace, AdaptConfig]:
@@ -51,28 +52,31 @@ def parsed(arguments: list[str]) -> tuple[argparse.Namespace, AdaptConfig]:
         "--out", type=Path, metavar="DIR", help="the run's folder (default: a new one under runs/)"
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with fields to change")
-    parser.add_argument(
-        "--resume", action="store_true", help="continue the run in --out, or the source's latest"
-    )
+    add_resume(parser.add_argument, "source's")
     parser.add_argument("--dry-run", action="store_true", help="print the settings and stop")
-    options, flags = parser.parse_known_args(arguments)
+    options, flags = parser.parse_known_args(join_resume(arguments))
 
     import tyro
 
     from dtm.config.adapt import AdaptConfig, run_name
     from dtm.config.serialise import load_yaml
+    from dtm.runs.folder import require_new
+    from dtm.runs.resume import find_run
 
     for short, long in ALIASES.items():
         flags = [re.sub(rf"^{short}(?==|$)", long, flag) for flag in flags]
     given = sorted({flag.partition("=")[0].removeprefix("--") for flag in flags} & set(POSITIONAL))
     require(not given, f"--{', --'.join(given)}: the source is the command's first argument")
     start = AdaptConfig(source=options.source, recipe=run_name(options.source))
-    if options.resume:
-        start = load_yaml(_started(start, options.out), start)
+    found = options.found = find_run(start.recipe, "adapt", options.out, options.resume)
+    if found is not None:
+        options.out, start = found.path, load_yaml(found.config, start)
         require(
             start.source == options.source,
-            f"the run in {options.out} was started with the source {start.source}, not {options.source}",
+            f"the run in {found.path} was started with the source {start.source}, not {options.source}",
         )
+    elif options.out is not None:
+        require_new(options.out)
     if options.config is not None:
         start = load_yaml(options.config, start)
     return options, tyro.cli(AdaptConfig, args=flags, default=start, prog="dtm adapt")
@@ -83,6 +87,7 @@ def _run(config: AdaptConfig, out: Path | None, resume: bool) -> int:
     from dtm.loop.plan import adaptation_time_estimate
     from dtm.models.placement import Placement
     from dtm.report.display import PretrainDisplay
+    from dtm.runs.folder import read_json
 
     if not resume and Placement.resolve(config.device, config.precision).device.type == "cpu":
         print(f"on the CPU: {adaptation_time_estimate(config)}. {STOPPING}", flush=True)
@@ -90,11 +95,9 @@ def _run(config: AdaptConfig, out: Path | None, resume: bool) -> int:
         folder = run(config, out=out, resume=resume, callbacks=[display])
     if not folder.is_finished:
         print(f"stopped and saved. Continue with: dtm adapt {config.source} --resume --out {folder.path}")
-        return STOPPED
+        return exit_code()
 
-    import json
-
-    summary = json.loads(folder.summary.read_text(encoding="utf-8"))
+    summary = read_json(folder.summary)
     print(
         f"{summary['tokens']:,} tokens in {summary['minutes']:.1f} minutes, "
         f"{summary['tokens_per_second']:,.0f} per second; "
@@ -106,12 +109,6 @@ def _run(config: AdaptConfig, out: Path | None, resume: bool) -> int:
     print(f"model: {folder.model}")
     print(f"Tune it with: dtm train smollm-countdown --model.base {folder.model}")
     return 0
-
-
-def _started(config: AdaptConfig, out: Path | None) -> Path:
-    from dtm.runs.resume import find_run
-
-    return find_run(config.recipe, "adapt", out).config
 
 
 def _fields() -> str:

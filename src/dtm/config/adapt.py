@@ -18,13 +18,13 @@ class CorpusConfig:
     """Share of general instructions, which the source model writes and answers itself."""
     countdown: float = 0.2
     """Share of Countdown items in the benchmark's words."""
-    arithmetic: float = 0.2
+    arithmetic: float = 0.25
     """Share of rows with many short lines of arithmetic."""
-    sudoku: float = 0.05
+    sudoku: float = 0.02
     """Share of 4x4 Sudoku puzzles in the benchmark's words."""
     sudoku_lines: float = 0.1
     """Share of rows with many short lines of Sudoku puzzles."""
-    gsm8k: float = 0.15
+    gsm8k: float = 0.13
     """Share of GSM8K's training questions; they need corpus.data-dir."""
     own: float = 0.0
     """Share of your own rows; they need corpus.data."""
@@ -33,9 +33,9 @@ class CorpusConfig:
     and GSM8K is left out."""
     data: str | None = None
     """Your own rows: JSON lines with a "prompt" (text or messages) and a "completion"."""
-    instructions: int = 4096
+    instructions: int = 16384
     """General instructions that the source writes before training."""
-    workers: int = 2
+    workers: int = 4
     """Processes that make batches ahead of the training; 0: the training makes them itself."""
     skilled: float = 0.75
     """Share of the training in which all answers are right, so that the model learns the tasks."""
@@ -43,7 +43,8 @@ class CorpusConfig:
     """Share of right answers to tasks in the rest of the training. Below 1 the model knows the tasks but
     often answers wrongly, which leaves rewards something to select."""
     lengths: tuple[int, int, int] = (256, 448, 1376)
-    """Row lengths in tokens; a step has one batch of each, and rows longer than the last are left out."""
+    """Row lengths in tokens; the rows of a step have one of them, and rows longer than the last are left
+    out."""
 
     def __post_init__(self) -> None:
         for name in SHARES:
@@ -72,9 +73,7 @@ SHARES = ("countdown", "arithmetic", "sudoku", "sudoku_lines", "gsm8k", "own", "
 
 
 def _training() -> PretrainConfig:
-    return PretrainConfig(
-        steps=1000, batch=256, micro_batch=64, settle=0.3, after_end=False, lr=6e-4, held_out=256
-    )
+    return PretrainConfig(steps=1400, batch=384, settle=0.3, after_end=False, lr=6e-4, held_out=256)
 
 
 def run_name(source: str) -> str:
@@ -120,6 +119,7 @@ class AdaptConfig:
         return self.block if self.attention == "block" else None
 
     def __post_init__(self) -> None:
+        require(self.seed >= 0, f"seed must not be negative, got {self.seed}")
         require(self.measured >= 0, f"measured must not be negative, got {self.measured}")
         require(self.block >= 1, f"block must be at least 1, got {self.block}")
         require(

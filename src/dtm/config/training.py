@@ -67,8 +67,8 @@ class ReplayConfig:
     refresh_fraction: float = 0.25
     """Share of the prompts that a refresh replaces by fresh rollouts of π_a."""
     priority: float = 0.8
-    """Share of the draws that picks rollouts in proportion to |w̄ − 1|: others have almost no gradient. The
-    loss corrects for it, so nothing is biased. 0: draw uniformly."""
+    """Share of the draws that picks rollouts in proportion to |w̄ − c̄|, with c̄ = 1 for an adaptive c: others
+    have almost no gradient. The loss corrects for it, so nothing is biased. 0: draw uniformly."""
 
     def __post_init__(self) -> None:
         require(self.prompts >= 1, f"replay.prompts must be at least 1, got {self.prompts}")

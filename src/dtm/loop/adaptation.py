@@ -25,13 +25,14 @@ from dtm.models.storage import save_hub
 from dtm.models.transformer import Transformer
 from dtm.runs.checkpoint import has_checkpoint
 from dtm.runs.events import Callback, JsonLines
-from dtm.runs.folder import RunFolder, write_json
+from dtm.runs.folder import RunFolder
 from dtm.runs.interrupts import Interrupted, Interrupts
-from dtm.runs.resume import find_run
+from dtm.runs.resume import Resume, find_run, held
 from dtm.tasks.corpus.general import save_rows
 from dtm.tasks.language.build import language_task
 from dtm.tasks.language.tokenizer import Chat
 from dtm.tasks.rewards import Scorer
+from dtm.writing import write_json
 
 MEASURED = {"countdown": 64, "sudoku": 64, "gsm8k": 256}
 """Tasks that are measured if the corpus has them, and the length of their completions."""
@@ -41,7 +42,7 @@ def adapt(
     config: AdaptConfig | str,
     *,
     out: str | Path | None = None,
-    resume: bool = False,
+    resume: Resume = False,
     callbacks: Sequence[Callback] = (),
 ) -> RunFolder:
     """Make a masked diffusion model from an autoregressive one; the result lies in a run's folder.
@@ -49,13 +50,13 @@ def adapt(
     Args:
         config: The name or path of a source, or all settings.
         out: The run's folder; by default a new one under ``runs/``.
-        resume: Continue the run in ``out``, or the latest of this source.
+        resume: Continue the run in ``out``, or the latest of this source; ``"auto"``: if there is one.
         callbacks: Called with every `Event`.
 
     On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
     """
     config = AdaptConfig(source=config, recipe=run_name(config)) if isinstance(config, str) else config
-    found = find_run(config.recipe, "adapt", out) if resume else None
+    found = find_run(config.recipe, "adapt", out, resume)
     if found is not None:
         require_same(found, config)
         if found.is_finished:
@@ -64,38 +65,46 @@ def adapt(
     placement = Placement.resolve(config.device, config.precision, config.compile, nf4=False)
     source = load_any(config.source, mask_token=config.mask_token)
     require_attention(config, source.model)
-    with Interrupts() as interrupts:
-        folder = found or RunFolder.create(config, "adapt", out)
-        try:
-            adapter = new_adapter(
-                config,
-                source,
-                placement,
-                folder.path,
-                callbacks=[JsonLines(folder.metrics), *callbacks],
-                checkpoints=folder.checkpoints,
-                between=interrupts.check,
-            )
-            if has_checkpoint(folder.checkpoints):
-                adapter.resume(folder.checkpoints)
-            bound = adapter.run()
-        except Interrupted:
-            return folder
-    adapter.save()
+    with held(found, config, "adapt", out) as folder:
+        with Interrupts() as interrupts:
+            try:
+                adapter = new_adapter(
+                    config,
+                    source,
+                    placement,
+                    folder.path,
+                    callbacks=[JsonLines(folder.metrics), *callbacks],
+                    checkpoints=folder.checkpoints,
+                    between=interrupts.check,
+                )
+                if has_checkpoint(folder.checkpoints):
+                    adapter.resume(folder.checkpoints)
+                bound = adapter.run()
+                adapter.save()
+                interrupts.check()
+            except Interrupted:
+                return folder
+        _finish(config, source, adapter, bound, folder)
+    return folder
+
+
+def _finish(
+    config: AdaptConfig, source: Source, adapter: Pretrainer, bound: float, folder: RunFolder
+) -> None:
+    """Write the model, its origin and its measures."""
     if not folder.model.exists():  # it does if the run was stopped while it was measured
         save_hub(adapter.model, source.tokenizer, folder.model)
     kept_out = held_out_instructions(folder.path) if (folder.path / INSTRUCTIONS).is_file() else []
     if kept_out:
         save_rows(kept_out, folder.model / HELD_OUT_INSTRUCTIONS)
     write_json(folder.model / "source.json", {"name": source.name, "sha256": source.sha256})
-    measures = measure_tasks(config, adapter.model, folder.model, placement)
+    measures = measure_tasks(config, adapter.model, folder.model, adapter.placement)
     spent = {
         "minutes": adapter.seconds / 60,
         "tokens": adapter.tokens,
         "tokens_per_second": adapter.tokens / adapter.seconds,
     }
     write_json(folder.summary, {"held_out_bound": bound, **spent, **measures})
-    return folder
 
 
 def require_attention(config: AdaptConfig, model: Transformer) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import cache
-from multiprocessing import get_context
+from dataclasses import replace
+from functools import cache, lru_cache
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any, TypeVar
 
 import torch
@@ -40,6 +43,8 @@ Parts = dict[str, tuple[float, Part]]
 """Name → share of the rows, and the part."""
 Makers = dict[str, Callable[[], Part]]
 Kind = TypeVar("Kind")
+ROUND = 16
+"""Steps whose rows are drawn together and sorted by length."""
 OWN_HELD_OUT = 20
 """One in so many of a user's rows is kept out of the training. Of fewer rows none is, and the bound is
 measured on them."""
@@ -48,32 +53,45 @@ measured on them."""
 def prefetched(mixture: Mixture, kept_out: Mixture, config: AdaptConfig) -> Corpus:
     """The batches of a mixture, made ahead by processes of their own, and rows that are kept out of it."""
     settings, workers = config.pretrain, config.corpus.workers
-    held_out = kept_out.batches("held-out corpus", 0, settings.held_out, 1.0)
+    held_out = {
+        name: (share, replace(kept_out, parts={name: (1.0, part)}).batches("held-out corpus", 0, rows, 1.0))
+        for name, (share, part) in kept_out.parts.items()
+        for rows in (math.ceil(share * settings.held_out),)
+    }
     if workers == 0:
-        return Corpus(lambda step: step_batches(mixture, config, step), held_out)
+        whole = lru_cache(maxsize=1)(lambda number: round_batches(mixture, config, number))
+        return Corpus(lambda step: _of_step(whole(step // ROUND), step), held_out)
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _keep, (mixture, config))
     made: dict[int, Future[list[Arrays]]] = {}
 
-    def batches(step: int) -> list[Sequences]:
-        for ahead in range(step, min(step + 2 * workers + 1, settings.steps)):
+    def batch(step: int) -> Sequences:
+        now, last = step // ROUND, (settings.steps - 1) // ROUND
+        for number in [number for number in made if number < now]:
+            del made[number]
+        for ahead in range(now, min(now + workers, last) + 1):
             if ahead not in made:
                 made[ahead] = pool.submit(_kept_batches, ahead)
         try:
-            return [Sequences(*map(torch.from_numpy, arrays)) for arrays in made.pop(step).result()]
+            return Sequences(*map(torch.from_numpy, _of_step(made[now].result(), step)))
         except BrokenProcessPool:
             raise ConfigError(
                 "a process that makes batches has ended. In a script, call dtm.adapt below "
                 '`if __name__ == "__main__":`, or set corpus.workers to 0'
             ) from None
 
-    return Corpus(batches, held_out)
+    return Corpus(batch, held_out)
 
 
-def step_batches(mixture: Mixture, config: AdaptConfig, step: int) -> list[Sequences]:
-    """The batches of one step: right answers at first, careless ones among them later."""
-    is_skilled = step < config.corpus.skilled * config.pretrain.steps
+def round_batches(mixture: Mixture, config: AdaptConfig, number: int) -> list[Sequences]:
+    """The batches of a round of steps: right answers at first, careless ones among them later."""
+    is_skilled = number * ROUND < config.corpus.skilled * config.pretrain.steps
     right = 1.0 if is_skilled else config.corpus.right
-    return mixture.batches("corpus", step, config.pretrain.batch, right)
+    return mixture.steps("corpus", number, ROUND, config.pretrain.batch, right)
+
+
+def _of_step(made: Sequence[Kind], step: int) -> Kind:
+    """The batch of a step; a round of very few rows has fewer batches than steps."""
+    return made[step % ROUND % len(made)]
 
 
 Arrays = tuple[Any, Any, Any]
@@ -83,15 +101,24 @@ _KEPT: list[tuple[Mixture, AdaptConfig]] = []
 
 
 def _keep(mixture: Mixture, config: AdaptConfig) -> None:
-    """Prepare a process: it leaves signals to the training, which saves itself and ends it."""
+    """Prepare a process: it leaves signals to the training, which saves itself, and ends with it."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     _KEPT.append((mixture, config))
 
 
-def _kept_batches(step: int) -> list[Arrays]:
-    made = step_batches(*_KEPT[0], step)
+def _end_with_parent() -> None:
+    """End this process when the training is gone, however it ended: no one else would."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    signal.raise_signal(signal.SIGKILL)
+
+
+def _kept_batches(number: int) -> list[Arrays]:
+    made = round_batches(*_KEPT[0], number)
     return [(batch.tokens.numpy(), batch.attention.numpy(), batch.is_completion.numpy()) for batch in made]
 
 

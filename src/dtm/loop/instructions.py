@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
+
+from dtm.capacity.memory import cache_bytes
+from dtm.capacity.preflight import available
 from dtm.config.adapt import AdaptConfig
 from dtm.engine import Decoder, generate
 from dtm.errors import DataError, require
@@ -25,9 +29,9 @@ INSTRUCTIONS = "instructions.jsonl"
 """File of a run with the instructions that the source wrote."""
 HELD_OUT = 0.05
 """Share of the instructions that is kept out of training, to measure what tuning costs."""
-BATCH = {"cuda": 1024, "cpu": 32}
-"""Instructions that the source writes together, by device."""
-ASKED, ANSWERED = 64, 160
+BATCH = {"cuda": 4096, "cpu": 32}
+"""Most instructions that the source writes together, by device; fewer where its cache does not fit."""
+ASKED, ANSWERED = 64, 320
 """Most tokens of an instruction and of its answer."""
 SHORTEST = 12
 """Characters of the shortest instruction that is kept."""
@@ -91,14 +95,20 @@ def training_instructions(
             "general instructions are written by an autoregressive source, and this one is a masked "
             "diffusion model: pass --corpus.general 0, or --data FILE.jsonl --corpus.own 0.3",
         )
-        batch = BATCH.get(placement.device.type, 256)
         model.to(placement.device)
+        batch = _batch(model, placement.device)
         with placement.autocast():
             save_rows(
                 write_instructions(model, chat, config.corpus.instructions, config.seed, batch, between), path
             )
     rows = read_rows(path)
     return rows[: _training(rows)]
+
+
+def _batch(model: Transformer, device: torch.device) -> int:
+    """Instructions that are written together: their keys and values take at most half of the free memory."""
+    row = cache_bytes(model.config, 1, 2 * ASKED + ANSWERED, model.embedding.weight.element_size())
+    return max(1, min(BATCH.get(device.type, 256), available(device) // (2 * row)))
 
 
 def held_out_instructions(folder: Path) -> list[Example]:

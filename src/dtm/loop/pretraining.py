@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dtm.config import PretrainConfig
-from dtm.errors import DivergedError, require
+from dtm.capacity.fit import pretraining_rows
+from dtm.capacity.preflight import available
+from dtm.config import CheckpointConfig, PretrainConfig
+from dtm.errors import DivergedError, StorageError, require
 from dtm.loop.assemble import Assembly
 from dtm.loop.state import load_optimizer, optimizer_tensors
 from dtm.masking import Masking
@@ -31,7 +34,7 @@ from dtm.tasks.base import Task
 REPORT_EVERY = 100
 """Steps between held-out bounds."""
 SAVE_EVERY = 120.0
-"""Seconds between checkpoints."""
+"""Seconds between checkpoints where the configuration does not say."""
 AHEAD = 16
 """Batches of examples drawn together: on a GPU a draw costs the same for many rows as for few."""
 RECORDED = 30_000_000
@@ -42,10 +45,10 @@ RECORDED = 30_000_000
 class Corpus:
     """What a model is trained on."""
 
-    batches: Callable[[int], Sequence[Sequences]]
-    """The examples of a step, in one or more batches; the same whenever it is asked."""
-    held_out: Sequence[Sequences]
-    """Examples on which the bound is reported."""
+    batch: Callable[[int], Sequences]
+    """The examples of a step; the same whenever it is asked."""
+    held_out: Mapping[str, tuple[float, Sequence[Sequences]]]
+    """Parts on which the bound is reported: name → share of the corpus, and examples."""
 
 
 class Pretrainer:
@@ -62,6 +65,7 @@ class Pretrainer:
         seed: int = 0,
         callbacks: Sequence[Callback] = (),
         checkpoints: Path | None = None,
+        saving: CheckpointConfig | None = None,
         between: Callable[[], None] = lambda: None,
     ) -> None:
         """``masks`` are those of most steps, and of the last ones, in which the model settles."""
@@ -71,6 +75,7 @@ class Pretrainer:
         if placement.compiles:
             self.model.compile_blocks()
         self.callbacks, self.checkpoints, self.between = callbacks, checkpoints, between
+        self.saving = saving or CheckpointConfig()
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
             lr=settings.lr,
@@ -78,6 +83,9 @@ class Pretrainer:
             betas=(0.9, 0.98),
             fused=self.device.type == "cuda",
         )
+        state = 4 * sum(parameter.nbytes for parameter in self.model.parameters())  # and gradients, moments
+        self._memory = int(0.85 * available(self.device)) - state
+        self._fits: dict[int, int] = {}
         self.step, self.seconds, self.tokens = 0, 0.0, 0
         self._begin = self._saved_at = time.perf_counter()
         self._clock = self._begin, self.step, self.tokens
@@ -92,12 +100,22 @@ class Pretrainer:
                 loss = self._advance()
                 if self.step % REPORT_EVERY == 0 or self.step == self.settings.steps:
                     self._report(float(loss))
-                if time.perf_counter() - self._saved_at > SAVE_EVERY:
+                if self._is_to_be_saved():
                     self.save()
         except Interrupted:
             self.save()
             raise
+        except StorageError:
+            with suppress(StorageError):  # the checkpoint may still fit
+                self.save()
+            raise
         return self.bound()
+
+    def _is_to_be_saved(self) -> bool:
+        """Every so many steps if the configuration says so, else by the clock."""
+        if self.saving.every is not None:
+            return self.step % self.saving.every == 0
+        return time.perf_counter() - self._saved_at > SAVE_EVERY
 
     @property
     def masking(self) -> Masking:
@@ -116,8 +134,7 @@ class Pretrainer:
         self._emit(
             seconds=round(now - self._begin, 3),
             loss=loss,
-            held_out=self.bound(),
-            **({"held_out_in_blocks": self.bound(self._late)} if self.settings.settle else {}),
+            **self._bounds(),
             steps_per_second=(self.step - last) / (now - begin),
             tokens=float(self.tokens),
             tokens_per_second=(self.tokens - tokens) / (now - begin),
@@ -127,36 +144,46 @@ class Pretrainer:
     def _advance(self) -> Tensor:
         """One optimiser step on the examples of this step; returns nats per sequence."""
         settings, total = self.settings, torch.zeros((), device=self.device)
-        batches = [self._aligned(batch) for batch in self.corpus.batches(self.step)]
+        batch = self._aligned(self.corpus.batch(self.step))
         noise = stream(self.seed, "masks", self.step, device=self.device)
         for group in self.optimizer.param_groups:
             group["lr"] = settings.lr * cosine(self.step, settings.steps)
-        written = sum(batch.is_completion.sum() for batch in batches)
-        for part in self._parts(batches):
-            loss = self._loss(part, noise) * len(part) / written
+        states = self.masking.states(batch, self.model.mask_id, noise)
+        for part in self._parts(states):
+            loss = self._loss(part) * len(batch) / batch.is_completion.sum()
             torch.autograd.backward(loss)
             total += loss.detach()
-        self.tokens += sum(batch.tokens.numel() for batch in batches)
+        self.tokens += batch.tokens.numel()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
-        return total * written / sum(map(len, batches))
+        return total * batch.is_completion.sum() / len(batch)
 
-    def _parts(self, batches: Iterable[Sequences]) -> Iterator[Sequences]:
-        """The batches in micro-batches."""
-        for batch in batches:
-            size = self.settings.micro_batch or len(batch)
-            for start in range(0, len(batch), size):
-                yield batch.part(slice(start, start + size))
+    def _parts(self, states: MaskedStates) -> Iterator[MaskedStates]:
+        """The batch in micro-batches; a batch that is one stays as it is."""
+        size = self.settings.micro_batch or self._fitting(states.tokens.shape[1] * (1 + states.doubled))
+        if size >= len(states):
+            yield states
+            return
+        for start in range(0, len(states), size):
+            yield states.select(slice(start, start + size))
+
+    def _fitting(self, length: int) -> int:
+        """Rows of this length that fit into memory beside the weights and the optimiser."""
+        if length not in self._fits:
+            compute = 2 if self.placement.precision == "bfloat16" else 4
+            self._fits[length] = pretraining_rows(
+                self.model.config, length, compute, self.placement.compiles, self._memory
+            )
+        return self._fits[length]
 
     def _aligned(self, examples: Sequences) -> Sequences:
         """Examples on the device, padded to whole blocks for block-causal models."""
         return aligned(examples.to(self.device), self.model.attention_block)
 
-    def _loss(self, examples: Sequences, noise: torch.Generator) -> Tensor:
-        """The bound on a batch, nats per sequence."""
-        states = self.masking.states(examples, self.model.mask_id, noise)
+    def _loss(self, states: MaskedStates) -> Tensor:
+        """The contribution of a micro-batch to the bound, nats per sequence."""
         with self.placement.autocast():
             if self._records(states):
                 self.model.record(states.tokens.shape)
@@ -168,16 +195,34 @@ class Pretrainer:
         usable = self.placement.compiles and self.device.type == "cuda" and states.attention is None
         return usable and small and not states.doubled and self.model.recording is None
 
-    @torch.no_grad()
     def bound(self, masks: Masking | None = None) -> float:
         """The evidence bound on held-out examples, nats per sequence; by default with the usual masks."""
+        return sum(
+            share * self._bound(examples, masks or self._usual)
+            for share, examples in self.corpus.held_out.values()
+        )
+
+    def _bounds(self) -> dict[str, float]:
+        """The bound on all held-out examples, with the last steps' masks too, and on each part of several."""
+        held_out = self.corpus.held_out
+        parts = {name: self._bound(examples, self._usual) for name, (_, examples) in held_out.items()}
+        found = {"held_out": sum(share * parts[name] for name, (share, _) in held_out.items())}
+        if self.settings.settle:
+            found["held_out_in_blocks"] = self.bound(self._late)
+        return found | (
+            {f"held_out_{name}": value for name, value in parts.items()} if len(parts) > 1 else {}
+        )
+
+    @torch.no_grad()
+    def _bound(self, examples: Sequence[Sequences], masks: Masking) -> float:
+        """The evidence bound on some examples."""
         noise = stream(0, "held-out masks", device=self.device)
-        total, rows = 0.0, sum(map(len, self.corpus.held_out))
+        total = 0.0
         with self.placement.autocast():
-            for part in self._parts(map(self._aligned, self.corpus.held_out)):
-                states = (masks or self._usual).states(part, self.model.mask_id, noise)
-                total += float(mdm_loss(self.model, states)) * len(part) / rows
-        return total
+            for batch in map(self._aligned, examples):
+                states = masks.states(batch, self.model.mask_id, noise)
+                total += sum(float(mdm_loss(self.model, part)) for part in self._parts(states)) * len(batch)
+        return total / sum(map(len, examples))
 
     def save(self) -> None:
         """Write a checkpoint of the current step."""
@@ -189,7 +234,7 @@ class Pretrainer:
             self._saved_at = time.perf_counter()
             self.seconds = self._saved_at - self._begin
             state = {"step": self.step, "seconds": self.seconds, "tokens": self.tokens}
-            save_checkpoint(self.checkpoints, self.step, Checkpoint(tensors, state), keep=2)
+            save_checkpoint(self.checkpoints, self.step, Checkpoint(tensors, state), self.saving.keep)
 
     def resume(self, checkpoints: Path) -> None:
         """Continue from the newest whole checkpoint in the folder."""
@@ -214,6 +259,7 @@ def pretrainer_of(assembly: Assembly, **options: Any) -> Pretrainer:
         config.pretrain,
         assembly.placement,
         seed=config.seed,
+        saving=config.checkpoint,
         **options,
     )
 
@@ -226,12 +272,12 @@ def task_corpus(task: Task, settings: PretrainConfig, seed: int, device: torch.d
         source = stream(seed, "examples", draw, device=device)
         return task.examples("train", AHEAD * settings.batch, source, draw * AHEAD / settings.steps)
 
-    def batches(step: int) -> list[Sequences]:
+    def batch(step: int) -> Sequences:
         draw, place = divmod(step, AHEAD)
-        return [drawn(draw).part(slice(place * settings.batch, (place + 1) * settings.batch))]
+        return drawn(draw).part(slice(place * settings.batch, (place + 1) * settings.batch))
 
     held_out = task.examples("validation", settings.held_out, stream(0, "held-out", device=device))
-    return Corpus(batches, [held_out])
+    return Corpus(batch, {"examples": (1.0, [held_out])})
 
 
 def cosine(step: int, steps: int) -> float:

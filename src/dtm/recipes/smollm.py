@@ -35,7 +35,7 @@ def _smollm(kind: str, length: int, tilt: TiltConfig, replay: ReplayConfig, batc
             order="max-probability", block=32, cache="prefix", certainty=0.99, until_end=True, batch=1024
         ),
         audit=AuditConfig(share=0.01),
-        method=configure_method("c-dtm", after_end=False),
+        method=configure_method("c-dtm", control_variate="one", after_end=False),
         tilt=tilt,
         replay=replay,
         optimizer=OptimizerConfig(lr=1e-3, batch=batch, decay=0.4),
@@ -44,13 +44,13 @@ def _smollm(kind: str, length: int, tilt: TiltConfig, replay: ReplayConfig, batc
 
 
 def smollm_countdown() -> RunConfig:
-    """SmolLM2-135M on Countdown: h = 3, 60 steps of 512 per phase, four completions of 1,024 prompts."""
+    """SmolLM2-135M on Countdown: h = 3, 60 steps of 384 per phase, four completions of 1,024 prompts."""
     return _smollm(
         "countdown",
         64,
         TiltConfig(step=3.0, final=15.0, max_steps=60),
-        ReplayConfig(prompts=1024, completions=4, refresh_every=20, refresh_fraction=0.5, priority=0.5),
-        512,
+        ReplayConfig(prompts=1024, completions=4, refresh_every=20, refresh_fraction=0.5, priority=0.9),
+        384,
     )
 
 
@@ -60,7 +60,7 @@ def smollm_sudoku() -> RunConfig:
         "sudoku",
         64,
         TiltConfig(step=3.0, final=15.0, max_steps=60),
-        ReplayConfig(prompts=256, completions=8, refresh_every=30, refresh_fraction=0.5, priority=0.5),
+        ReplayConfig(prompts=256, completions=8, refresh_every=30, refresh_fraction=0.5, priority=0.9),
         128,
     )
     return replace(
@@ -76,7 +76,7 @@ def smollm_gsm8k() -> RunConfig:
         "gsm8k",
         256,
         TiltConfig(step=1.0, final=4.0, max_steps=60),
-        ReplayConfig(prompts=512, completions=8, refresh_every=30, refresh_fraction=0.5, priority=0.5),
+        ReplayConfig(prompts=512, completions=8, refresh_every=30, refresh_fraction=0.5, priority=0.9),
         256,
     )
     return replace(config, decoding=replace(config.decoding, cache="block", batch=512))

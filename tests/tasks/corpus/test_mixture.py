@@ -9,7 +9,7 @@ import torch
 
 from checkpoints import chatml_tokenizer
 from dtm.errors import DataError
-from dtm.tasks.corpus.countdown import Arithmetic
+from dtm.tasks.corpus.countdown import LINES, Arithmetic
 from dtm.tasks.corpus.mixture import Mixture
 from dtm.tasks.corpus.part import Example, pieces
 from dtm.tasks.language.tokenizer import Chat
@@ -57,12 +57,25 @@ def test_with_full_attention_a_completion_begins_where_its_prompt_ends(mixture, 
         assert set(answer[first:]) == {END}
 
 
-def test_a_step_has_a_batch_of_each_length(mixture):
+def test_steps_have_one_length_each_and_about_the_same_tokens(mixture):
     mixture = replace(mixture, lengths=(24, 32, 96))
-    steps = [mixture.batches("corpus", step, 40, 1.0) for step in range(8)]
-    widths = {tuple(batch.tokens.shape[1] for batch in step) for step in steps}
-    assert widths == {(24, 32, 96)}
-    assert all(sum(map(len, step)) == 40 for step in steps)
+    steps = mixture.steps("corpus", 0, 16, 40, 1.0)
+    tokens = [batch.tokens.numel() for batch in steps]
+    assert len(steps) == 16
+    assert sum(map(len, steps)) == 16 * 40
+    assert {batch.tokens.shape[1] for batch in steps} == {24, 32, 96}
+    assert max(tokens) < 1.6 * sum(tokens) / 16
+    drawn, divided = (
+        sorted(tuple(row) for batch in batches for row in batch.tokens.tolist())
+        for batches in (mixture.batches("corpus", 0, 640, 1.0), steps)
+    )
+    assert drawn == divided
+
+
+def test_a_step_is_never_empty(mixture):
+    steps = replace(mixture, lengths=(24, 32, 96)).steps("corpus", 0, 16, 1, 1.0)
+    assert 1 <= len(steps) <= 16
+    assert all(len(batch) for batch in steps)
 
 
 def test_with_blocks_completions_begin_at_whole_blocks_and_prompts_are_padded_on_the_left(mixture, chat):
@@ -86,7 +99,7 @@ def test_questions_of_packed_rows_are_learnt_with_blocks_alone(chat, block):
             assert learnt[begin:].all()
             continue
         text = chat.read(tokens[learnt & (torch.arange(len(tokens)) < end)].tolist())
-        assert len(text.splitlines()) == 14
+        assert len(text.splitlines()) == LINES
         assert "=" not in text
         assert ":" not in text
         assert learnt[end:].all()

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from dtm.tasks.arithmetic import evaluate
+from dtm.tasks.corpus import countdown as corpus_countdown
 from dtm.tasks.corpus import sudoku as corpus_sudoku
 from dtm.tasks.corpus.countdown import Arithmetic, Countdown
 from dtm.tasks.corpus.gsm8k import Gsm8k, Solved
@@ -83,8 +84,8 @@ def test_lines_of_arithmetic_are_right_and_only_their_answers_are_learnt():
     kinds = set()
     for row in rows(Arithmetic(()), 40, right=0.0):
         lines = row.answer.splitlines()
-        assert len(lines) == 14
-        assert [piece.is_learnt for piece in row.pieces] == [False, True] * 14
+        assert len(lines) == corpus_countdown.LINES
+        assert [piece.is_learnt for piece in row.pieces] == [False, True] * corpus_countdown.LINES
         for line, asked, told in zip(lines, row.pieces[::2], row.pieces[1::2], strict=True):
             assert line == (asked.text + told.text).strip()
             if "=" in line:
@@ -131,12 +132,12 @@ def test_lines_of_sudoku_rename_the_symbols_of_right_solutions():
         assert symbols == "1234" or set(symbols) <= set(SYMBOLS)
         back = str.maketrans(symbols, "1234")
         lines = row.answer.splitlines()
-        assert len(lines) == 10
+        assert len(lines) == corpus_sudoku.LINES
         for puzzle, solution in (line.translate(back).split(" ") for line in lines):
             assert solution in SOLUTIONS
             assert is_solution(puzzle, solution)
             assert is_unique(puzzle)
-        assert [piece.is_learnt for piece in row.pieces] == [False, True] * 10
+        assert [piece.is_learnt for piece in row.pieces] == [False, True] * corpus_sudoku.LINES
     assert "1234" in names
     assert len(names) > 10
 

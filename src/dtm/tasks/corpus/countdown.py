@@ -23,7 +23,7 @@ SHAPES = ("{}*{}+{}", "{}*{}-{}", "{}-{}*{}", "({}+{})*{}", "({}-{})*{}", "{}/{}
           "({}+{})/{}", "({}-{})/{}")  # fmt: skip
 SIGNS = ((1, 1, 1), (1, 1, -1), (1, -1, 1), (-1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1))
 """Signs of a sum that begins with a plus."""
-LINES = 14
+LINES = 8
 """Lines of arithmetic in a row."""
 VALUES = 0.25
 """Share of rows whose lines ask for the value of a sum."""

@@ -12,6 +12,7 @@ from typing import Any
 from dtm.errors import DataError, require
 from dtm.tasks.corpus.part import Example
 from dtm.tasks.language.rows import is_prompt, json_lines
+from dtm.writing import write_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,7 @@ class Rows:
 def save_rows(rows: Sequence[Example], path: Path) -> None:
     """Write rows as JSON lines."""
     lines = [json.dumps({"prompt": row.prompt, "completion": row.answer}) for row in rows]
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_text(path, "\n".join(lines) + "\n")
 
 
 def read_rows(path: Path) -> list[Example]:

@@ -1,6 +1,7 @@
 """A mixture of parts as batches of token ids.
 
-Rows of a batch have one length: a prompt, the answer, then end tokens, which are trained on too. With full
+Each step has one batch, and its rows have one length: few large passes keep a GPU busier than many small
+ones. A row is a prompt, the answer, then end tokens, which are trained on too. With full
 attention a completion begins where its prompt ends, so no position is padding. With blocks, prompts are
 padded on the left to whole blocks, because blocks begin where the completion begins.
 """
@@ -19,6 +20,9 @@ from dtm.random import derived_seed
 from dtm.records import Sequences
 from dtm.tasks.corpus.part import Example, Part
 from dtm.tasks.language.tokenizer import Chat
+
+LONGER = 0.15
+"""Share of the rows that take the next longer length."""
 
 
 class Ids(NamedTuple):
@@ -39,14 +43,29 @@ class Mixture:
     end_id: int
     seed: int
     lengths: tuple[int, ...]
-    """Row lengths, ascending; a step has one batch of each. A row goes into the shortest batch that it fits
-    or the next one, so that answers of a kind have different numbers of end tokens after them."""
+    """Row lengths, ascending. Most rows take the shortest that fits, some the next one, so that answers of
+    a kind have different numbers of end tokens after them."""
     block: int = 1
     """Completions begin at multiples of this."""
 
-    def batches(self, purpose: str, step: int, count: int, right: float) -> list[Sequences]:
-        """About ``count`` rows of one step; rows longer than the longest length are left out."""
-        random = Random(derived_seed(self.seed, purpose, step))
+    def steps(self, purpose: str, number: int, steps: int, count: int, right: float) -> list[Sequences]:
+        """The batches of some steps, each of one length, with ``count`` rows on average.
+
+        Each length has steps in proportion to its tokens, at least one, so steps cost about the same.
+        """
+        groups = self.batches(purpose, number, steps * count, right)
+        shares = apportioned([(group.tokens.numel(), len(group)) for group in groups], steps)
+        parts = [
+            group.part(slice(place, None, share))
+            for group, share in zip(groups, shares, strict=True)
+            for place in range(share)
+        ]
+        Random(derived_seed(self.seed, purpose, number, "order")).shuffle(parts)
+        return parts
+
+    def batches(self, purpose: str, number: int, count: int, right: float) -> list[Sequences]:
+        """About ``count`` rows, a batch of each length; rows longer than the longest are left out."""
+        random = Random(derived_seed(self.seed, purpose, number))
         names = random.choices(list(self.parts), [share for share, _ in self.parts.values()], k=count)
         drawn = [self.parts[name][1].draw(random, right) for name in names]
         return self.sequences(drawn, random)
@@ -76,8 +95,8 @@ class Mixture:
 
     def _choose(self, random: Random, fitting: Sequence[int]) -> int:
         """The shortest length that fits, or the next one; not the longest unless nothing else fits."""
-        choices = [length for length in fitting[:2] if length != self.lengths[-1]]
-        return random.choice(choices or fitting[:1])
+        choices = [length for length in fitting[:2] if length != self.lengths[-1]] or fitting[:1]
+        return choices[-1] if random.random() < LONGER else choices[0]
 
     def _width(self, prompt: Sequence[int]) -> int:
         """Columns of a prompt with its padding."""
@@ -108,3 +127,19 @@ class Mixture:
             learnt[number, :begin] = False
             learnt[number, begin:end] = torch.tensor(row.learnt)
         return Sequences(tokens, real, learnt)
+
+
+def apportioned(groups: Sequence[tuple[int, int]], places: int) -> list[int]:
+    """Divide places among groups of (tokens, rows) in proportion to tokens: at least one, at most one a row.
+
+    >>> apportioned([(900, 90), (90, 9), (10, 1)], 16)
+    [13, 2, 1]
+    """
+    shares = [1] * len(groups)
+    for _ in range(places - len(groups)):
+        index = max(
+            range(len(groups)),
+            key=lambda place: groups[place][0] / shares[place] * (shares[place] < groups[place][1]),
+        )
+        shares[index] = min(shares[index] + 1, groups[index][1])
+    return shares

@@ -21,7 +21,7 @@ SYMBOLS = "56789ABCDEFGH"
 """Symbols of lines that do not use 1, 2, 3 and 4."""
 RENAMED = 0.7
 """Share of lines that use them."""
-LINES = 10
+LINES = 5
 """Puzzles in a row of lines."""
 
 

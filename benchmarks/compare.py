@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dtm.cli import main as dtm
+from study import publish
 
 RESULTS = Path(__file__).parents[1] / "results" / "compare"
 METHODS = "c-dtm,spg,wd1,diffu-grpo,unigrpo,gdpo,vrpo"
@@ -62,6 +63,7 @@ def compare(name: str, recipe: str, out: Path, results: Path, *arguments: str) -
     results.mkdir(parents=True, exist_ok=True)
     for found in folder.glob("compare.*"):
         shutil.copy(found, results / f"{name}{found.suffix}")
+    publish(f"compare/{name}", results / f"{name}.json", results.glob(f"{name}.*"))
     return folder
 
 

@@ -28,10 +28,11 @@ from dtm.evaluation.evaluate import Evaluation
 from dtm.loop.assemble import Assembly, assemble
 from dtm.models.storage import load_model
 from dtm.report.figures import comparison_figure
-from dtm.runs.folder import kept_json, write_json
+from dtm.runs.folder import kept_json
 from dtm.tasks.maze import MazeTask
 from dtm.tasks.maze.figure import density_figure
-from study import called, commits, curve, finite, in_rounds, machine, made_at, pretraining, slug
+from dtm.writing import write_json
+from study import called, commits, curve, finite, in_rounds, machine, made_at, pretraining, publish, slug
 
 RESULTS = Path(__file__).parents[1] / "results" / "maze"
 SEEDS = (0, 1, 2)
@@ -248,6 +249,8 @@ def write_results(
         },
     )
     _write_figures(out, chosen, runs, curves, sizes)
+    made = [out / f"{slug(name)}-{seed}.json" for name in chosen for seed in SEEDS]
+    publish("maze", out / "summary.json", [out / "summary.json", *made, *out.glob("*.png")])
     print(markdown(rows))
 
 

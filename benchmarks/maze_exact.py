@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from dtm.random import stream
-from dtm.runs.folder import commit, write_json
+from dtm.runs.folder import commit
 from dtm.tasks.maze import MazeTask
 from dtm.tasks.maze.paths import PathBank
 from dtm.tasks.maze.task import Cell, Pair, coverage
+from dtm.writing import write_json
 from study import called
 
 TILTS = (0.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 60.0)

@@ -24,8 +24,8 @@ from dtm.config import EvaluationConfig, configure_method
 from dtm.config.serialise import update
 from dtm.loop.assemble import assemble
 from dtm.report.figures import annealing_figure
-from dtm.runs.folder import write_json
-from study import curve
+from dtm.writing import write_json
+from study import curve, publish
 
 RESULTS = Path(__file__).parents[1] / "results"
 SEEDS = (0, 1, 2)
@@ -133,6 +133,8 @@ def write_results(folder: Path, runs: dict[str, list[dtm.Run]], setting: Evaluat
     figure = annealing_figure(*(curve(run) for run in default), best=default[0].summary.get("best"))
     figure.savefig(folder / "maze-small.png", dpi=150)
     shutil.copy(default[0].folder.figures / "samples.png", folder / "maze-small-paths.png")
+    names = ("maze-small.json", "maze-small.png", "maze-small-paths.png")
+    publish("maze-small", folder / "maze-small.json", [folder / name for name in names])
     print(markdown(comparison))
 
 

@@ -29,8 +29,9 @@ from dtm.config.serialise import update
 from dtm.loop.assemble import Assembly, assemble
 from dtm.models.storage import load_model
 from dtm.report.figures import LENGTH, comparison_figure
-from dtm.runs.folder import kept_json, write_json
-from study import called, commits, curve, in_rounds, machine, pretraining, slug
+from dtm.runs.folder import kept_json
+from dtm.writing import write_json
+from study import called, commits, curve, in_rounds, machine, pretraining, publish, slug
 
 RESULTS = Path(__file__).parents[1] / "results"
 TASKS = ("sudoku-mini", "countdown-mini")
@@ -191,6 +192,8 @@ def write_tuned(out: Path, task: str, runs: Mapping[str, Runs], sizes: Sizes, co
     _write(out / f"{task}.json", told, runs, sizes, command)
     _draw(out / task / "tuned.png", comparison_figure(curves, curves[""][0][0]["best"]))
     _draw(out / task / "length.png", comparison_figure(curves, panels=LENGTH))
+    drawn = [out / task / name for name in ("tuned.png", "length.png")]
+    publish(task, out / f"{task}.json", [out / f"{task}.json", *drawn])
     print(markdown(task, found))
 
 
@@ -203,6 +206,8 @@ def write_ablations(out: Path, task: str, runs: Mapping[str, Runs], sizes: Sizes
     for figure, names in FIGURES.items():
         compared = {label: curves[name] for label, name in names.items()}
         _draw(out / task / f"{figure}.png", comparison_figure(compared, best))
+    head, drawn = out / task / "ablations.json", [out / task / f"{figure}.png" for figure in FIGURES]
+    publish(f"{task}/ablations", head, [head, *drawn])
     print(markdown(task, found))
 
 

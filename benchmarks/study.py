@@ -11,6 +11,7 @@ from typing import Any
 
 import dtm
 from dtm.config import ReplayConfig, RunConfig, TiltConfig
+from dtm.report.manifest import Provenance, record
 from dtm.runs.folder import RunFolder, environment
 
 
@@ -67,6 +68,20 @@ def machine(runs: Iterable[dtm.Run]) -> dict[str, Any]:
     made = [made_at(run) for run in runs]
     keys = ("gpu", "processor", "python", "torch")
     return {key: ", ".join(sorted({str(row[key]) for row in made})) for key in keys}
+
+
+def publish(table: str, head: Path, files: Iterable[Path]) -> None:
+    """Record how the files of a table were made, as its main file tells, in the manifest of the results."""
+    told = json.loads(head.read_text(encoding="utf-8"))
+    results = next(folder for folder in head.resolve().parents if folder.name == "results")
+    made = Provenance(
+        command=told["command"],
+        commit=told["commit"],
+        machine=told["machine"],
+        seeds=told.get("seeds", ()),
+        inputs=told.get("inputs", {}),
+    )
+    record(results, table, [path.resolve() for path in files], made)
 
 
 def finite(values: Mapping[str, float]) -> dict[str, float | None]:

@@ -1,0 +1,33 @@
+"""`dtm results`: whether published numbers are what their commands wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dtm.cli.parse import make_parser
+
+
+def results(arguments: list[str]) -> int:
+    """Check that results are what their commands wrote."""
+    parser = make_parser(
+        "results",
+        "Check a folder of results against its manifest: every file is as its command wrote it, and every "
+        "table comes from one command at one commit, or is marked as old.",
+    )
+    parser.add_argument("action", choices=["check"], help="check the files and the tables")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=Path("results"), help="folder with manifest.json (results)"
+    )
+    options = parser.parse_args(arguments)
+
+    from dtm.report.manifest import check, read
+
+    problems, tables = check(options.folder), read(options.folder)
+    for problem in problems:
+        print(problem)
+    old = [name for name, entry in tables.items() if entry.get("old")]
+    for name in old:
+        print(f"old: {name}: {tables[name]['old']}")
+    files = sum(len(entry.get("files", {})) for entry in tables.values())
+    print(f"{len(tables)} tables, {files} files, {len(old)} old tables, {len(problems)} problems")
+    return 1 if problems else 0

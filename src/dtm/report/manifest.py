@@ -1,0 +1,103 @@
+"""The manifest of a results folder: which command at which commit wrote each file.
+
+    results/manifest.json   {table: {files: {path: sha256}, command, commit, machine, seeds, inputs, old}}
+
+A study records its table when it writes it (`record`); `check` then says which file was changed by hand,
+belongs to no table, or is not the result of one command at one commit. A table that does not meet this says
+why in ``old``, until it is made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dtm.errors import DataError, require
+from dtm.writing import write_json
+
+MANIFEST = "manifest.json"
+COMMIT = re.compile(r"[0-9a-f]{7,40}")
+COMMAND = re.compile(r"(python \S+\.py|dtm \w+)( .*)?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Provenance:
+    """Where the files of one table come from."""
+
+    command: str
+    """The command that writes them, as typed in the root of the repository."""
+    commit: str
+    """The commit that it ran at."""
+    machine: Mapping[str, Any]
+    """Processor or GPU, and versions."""
+    seeds: Sequence[int] = ()
+    """Seeds of the runs."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the data sets that went in, by name."""
+    old: str | None = None
+    """Why the table does not come from one command at one commit; None: it does."""
+
+
+def record(results: Path, table: str, files: Iterable[Path], made: Provenance) -> None:
+    """Note in the results' manifest how the files of a table were made; replaces the table's last entry."""
+    entries = read(results) if (results / MANIFEST).is_file() else {}
+    hashes = {path.relative_to(results).as_posix(): sha256(path) for path in sorted(files)}
+    entries[table] = {"files": hashes, **asdict(made)}
+    write_json(results / MANIFEST, dict(sorted(entries.items())))
+
+
+def read(results: Path) -> dict[str, Any]:
+    """The tables of a manifest."""
+    path = results / MANIFEST
+    require(path.is_file(), f"no {path}: give the folder of results that has it", DataError)
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    require(
+        isinstance(entries, dict) and all(isinstance(entry, dict) for entry in entries.values()),
+        f"{path} is no manifest: it must be an object of tables",
+        DataError,
+    )
+    return dict(entries)
+
+
+def check(results: Path) -> list[str]:
+    """What is wrong with the files of a results folder, one sentence each."""
+    entries, problems, owners = read(results), list[str](), dict[str, str]()
+    for table, entry in entries.items():
+        for name, expected in entry.get("files", {}).items():
+            if name in owners:
+                problems.append(f"{name} belongs to two tables, {owners[name]} and {table}")
+            owners[name] = table
+            path = results / name
+            if not path.is_file():
+                problems.append(f"{name} of table {table} is missing")
+            elif sha256(path) != expected:
+                problems.append(f"{name} was changed after table {table} was written")
+        problems += [] if entry.get("old") else [f"table {table}: {flaw}" for flaw in _flaws(entry)]
+    here = {path.relative_to(results).as_posix() for path in results.rglob("*") if path.is_file()}
+    problems += [f"{name} belongs to no table" for name in sorted(here - owners.keys() - {MANIFEST})]
+    return problems
+
+
+def _flaws(entry: Mapping[str, Any]) -> list[str]:
+    """What keeps an entry from being one command at one commit."""
+    flaws = []
+    if not COMMAND.fullmatch(str(entry.get("command"))):
+        flaws.append(f"{entry.get('command')!r} is no command")
+    if not COMMIT.fullmatch(str(entry.get("commit"))):
+        flaws.append(f"{entry.get('commit')!r} is not one commit")
+    if not entry.get("machine"):
+        flaws.append("it does not name the machine")
+    return flaws
+
+
+def sha256(path: Path) -> str:
+    """The hash of a file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from checkpoints import chatml_tokenizer
-from dtm.evaluation.cost import HELD_OUT_INSTRUCTIONS, bound, divergence, instructions
+from dtm.evaluation.cost import DRAWS, HELD_OUT_INSTRUCTIONS, bound, divergence, instructions, mean_loss
 from dtm.masking import MaskCount
 from dtm.models import Transformer, TransformerConfig
 from dtm.records import Sequences
@@ -45,6 +45,18 @@ def test_the_divergence_of_one_position_is_the_kl_of_its_two_distributions(drawn
         p, q = (each(masked, None, single.is_completion) for each in (model(0), model(1)))
         wanted = float((p.exp() * (p - q)).sum(-1).mean())
     assert divergence(model(0), model(1), single, MaskCount()) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_the_masks_of_a_cost_differ_from_draw_to_draw(drawn):
+    """Over eight draws of forty rows every position is scored, and no two draws are alike."""
+    seen = []
+
+    def loss(states):
+        seen.append(states.eligible)
+        return torch.tensor(1.0)
+
+    assert mean_loss(loss, drawn, MaskCount(), SHAPE.mask_id) == pytest.approx(1.0)
+    assert len({str(each.tolist()) for each in seen}) == DRAWS
 
 
 def test_the_bound_of_a_uniform_model_is_the_entropy_of_a_guess(drawn):

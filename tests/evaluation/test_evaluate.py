@@ -8,8 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dtm import api
 from dtm.config import EvaluationConfig
 from dtm.evaluation.length import effective_lengths
+from dtm.loop.assemble import assemble
+from dtm.random import stream
 
 
 def test_the_measures_are_those_of_the_samples(finished):
@@ -25,10 +28,32 @@ def test_the_measures_are_those_of_the_samples(finished):
     assert result.best == pytest.approx(task.best(list(dict.fromkeys(result.prompts))))
 
 
-def test_prompts_and_noise_do_not_depend_on_the_seed_of_the_run(finished):
-    from dtm import api
-    from dtm.loop.assemble import assemble
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_prompts_are_those_of_the_split_and_never_those_of_training(split, finished):
+    asked = set(finished.evaluate(EvaluationConfig(prompts=6, completions=1, split=split)).prompts)
+    task = finished.assembly.task
+    for name in ("train", "validation", "test"):
+        known = set(task.prompts(name, 500, stream(0, "all")).views)
+        assert (asked <= known) == (name == split)
+        assert bool(asked & known) == (name == split)
 
+
+def test_completions_are_drawn_at_the_temperature_of_the_evaluation(finished):
+    """At temperature 0 all completions of a prompt are the same."""
+    for temperature, distinct in ((0.0, True), (None, False)):
+        found = finished.evaluate(EvaluationConfig(prompts=2, completions=8, temperature=temperature))
+        paths = [tuple(path) for path in found.completions]
+        assert (len(set(paths[:8])) == len(set(paths[8:])) == 1) == distinct
+
+
+def test_the_best_of_the_task_is_not_told_of_another_reward(finished):
+    config = EvaluationConfig(prompts=2, completions=1)
+    assembly = assemble(finished.config, reward=lambda prompts, completions: [7.0] * len(prompts))
+    found = api.measure(assembly, finished.model, config)
+    assert (found.best, found.measures["reward"]) == (None, 7.0)
+
+
+def test_prompts_and_noise_do_not_depend_on_the_seed_of_the_run(finished):
     other = replace(finished.config, seed=99)
     asked = EvaluationConfig(prompts=4, completions=2)
     assert api.measure(assemble(other), finished.model, asked) == finished.evaluate(asked)

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from dtm.cli import main
+from dtm.evaluation.grade import Totals, grade_rows
 
 ROW = {"question": "Numbers: [38, 92, 52]\nTarget: 78", "ground_truth": [[38, 92, 52], 78]}
 RIGHT = {**ROW, "generation": r"<answer>\boxed{92 - 52 + 38}</answer>"}
@@ -139,3 +140,12 @@ def test_grading_loads_no_torch(tmp_path):
         f"main(['grade', 'countdown', {str(tmp_path / 'rows.jsonl')!r}]); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", check], capture_output=True).returncode == 0
+
+
+def test_a_comparison_past_its_deadline_is_told_apart_from_a_wrong_answer(monkeypatch):
+    pytest.importorskip("math_verify")
+    monkeypatch.setattr("dtm.tasks.answers.symbolic.equal", lambda answer, gold: None)
+    totals, row = Totals(), {"question": "", "ground_truth": "5", "generation": r"\boxed{2+3}"}
+    (graded,) = grade_rows("math500", "fixed", [json.dumps(row).encode()], totals)
+    assert (graded["correct"], graded["undecided"]) == (False, True)
+    assert "comparisons past their deadline, counted as wrong: 1" in totals.describe()

@@ -99,6 +99,7 @@ def test_protocols_ask_differently(talking, data):
     assert marks[0]["prompts"]["texts"] != marks[1]["prompts"]["texts"]
     assert (marks[0]["answers"]["rules"], marks[1]["answers"]["rules"]) == ("dtm", "spg")
     assert marks[0]["items"] == marks[1]["items"]
+    assert marks[0]["items"]["count"] == 1
     assert marks[0]["decoding"] == {
         "length": 32, "block": 32, "tokens_per_step": 2, "order": "sampled-confidence", "temperature": 0.0
     }  # fmt: skip

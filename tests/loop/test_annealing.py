@@ -21,6 +21,7 @@ from dtm.loop.policies import make_loop
 from dtm.loop.policy import Loop, has_plateaued
 from dtm.loop.progress import Progress
 from dtm.losses import AdaptiveControl
+from dtm.random import stream
 from dtm.tilts import next_step, phases
 
 
@@ -76,6 +77,14 @@ def test_an_automatic_step_meets_the_effective_sample_size(make_rollouts):
     assert float(tilts.effective_sample_size(h * reward.double())) == pytest.approx(0.6, abs=1e-6)
 
 
+def test_an_automatic_step_looks_at_rewards_above_those_of_the_prompt(make_rollouts):
+    """Prompts that differ, whose completions do not, leave every weight at 1: the cap is the answer."""
+    config = RunConfig(tilt=TiltConfig(step="auto", ess=0.6, step_cap=5.0, final=10.0))
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    rollouts = make_rollouts([0.0, 0.0, 9.0, 9.0], [0, 0, 1, 1])
+    assert loop_of(config).begin(rollouts, 0.0, optimizer) == 5.0
+
+
 def test_an_automatic_step_is_capped_where_rewards_say_nothing(make_rollouts):
     config = TiltConfig(step="auto", step_cap=3.0, final=10.0)
     assert chosen_step(make_rollouts, config, torch.full((20,), 0.5)) == 3.0
@@ -120,6 +129,11 @@ def test_a_phase_cools_once_enough_is_absorbed_or_the_limit_is_near():
     assert loop.begins_to_cool(15, surely_absorbed=-math.inf)
 
 
+def test_what_is_surely_absorbed_leaves_the_error_out():
+    assert Progress(absorbed=0.9, absorbed_error=0.2).surely_absorbed == pytest.approx(0.7)
+    assert Progress(absorbed=0.9).surely_absorbed == -math.inf
+
+
 def test_a_phase_is_over_when_it_has_cooled_or_spent_its_steps():
     loop = lasting(20, warmup=0.0, decay=0.25)
     assert [loop.phase_is_over(step, cooling_from=3) for step in (7, 8)] == [False, True]
@@ -141,6 +155,20 @@ def test_a_phase_is_over_when_it_has_cooled_or_spent_its_steps():
 )
 def test_a_plateau_is_no_rise_above_the_best_before(rewards, patience, expected):
     assert has_plateaued(rewards, patience) == expected
+
+
+def test_a_long_run_holds_few_evaluations_and_decides_as_with_all():
+    """The base's, the latest, and the best between: a checkpoint does not grow."""
+    for seed in range(20):
+        rewards = torch.rand(40, generator=stream(seed, "rewards")).tolist()
+        progress = Progress()
+        for place, reward in enumerate(rewards, start=1):
+            progress.measured({"tilt": float(place), "reward": reward}, recent=4)
+            kept = [row["reward"] for row in progress.evaluations]
+            assert kept[0] == rewards[0]
+            assert kept[-1] == reward
+            assert len(kept) <= 6
+            assert all(has_plateaued(kept, n) == has_plateaued(rewards[:place], n) for n in (1, 2, 3, 4))
 
 
 ITERATING = {"method": configure_method("wd1"), "iterate": IterateConfig(iterations=10)}

@@ -98,6 +98,23 @@ def test_the_weighted_batch_sums_to_one_unit_for_each_position():
     assert total.tolist() == pytest.approx(lengths)
 
 
+def test_a_row_is_trained_up_to_the_end_of_the_block_in_which_it_ends():
+    """Ends at positions 0, 3, 4 and nowhere, in blocks of four; the last block is shorter."""
+    end, clean = 50, batch([10] * 4, prompt=1)
+    tokens = clean.tokens.clone()
+    for row, place in enumerate((0, 3, 4)):
+        tokens[row, 1 + place :] = end
+    ended = Sequences(tokens, clean.attention, clean.is_completion)
+    assert MaskCount(4, end).trained_length(ended).tolist() == [4, 4, 8, 10]
+    assert MaskCount(4).trained_length(ended).tolist() == [10] * 4
+    assert MaskCount(None, end).trained_length(ended).tolist() == [10] * 4
+    reached = torch.zeros(4, 10, dtype=torch.bool)
+    for seed in range(40):
+        states = MaskCount(4, end).states(ended, MASK, stream(seed, "test"))
+        reached |= states.eligible[:, 1:]
+    assert reached.sum(1).tolist() == [4, 4, 8, 10]
+
+
 def test_masks_follow_their_generator():
     clean = batch([4] * 6)
     one, same, other = (MaskCount().states(clean, MASK, stream(seed, "test")).tokens for seed in (0, 0, 1))

@@ -74,6 +74,7 @@ def test_a_plan_scores_only_what_it_hides_and_nothing_after_the_end(plan):
     assert not states.eligible[:, :PROMPT].any()
     assert not states.eligible[index >= states.row_length[:, None]].any()
     assert int(states.batch_length) == draws * int(spans(clean, END).sum())
+    assert torch.equal(states.attention, clean.attention.repeat_interleave(draws, 0))
     padding = ~clean.attention.repeat_interleave(draws, 0)
     assert (states.tokens[padding] != MASK).all()
     prompt = (states.tokens == MASK)[:, :PROMPT][~padding[:, :PROMPT]]
@@ -119,6 +120,15 @@ def test_counts_are_uniform_and_their_weight_is_n_over_k():
     torch.testing.assert_close(
         by_position, torch.full((LENGTH,), (LENGTH + 1) / 2 / LENGTH), atol=0.02, rtol=0
     )
+
+
+@pytest.mark.parametrize("plan", [UniformCount(2), Quadrature(2), RisingRatio(3), FullMask()])
+def test_what_follows_the_end_is_hidden(plan):
+    """Otherwise the model would see where the completion ends."""
+    states = Planned(plan, END).states(rollouts(), MASK, stream(0, "masks"))
+    after = torch.arange(PROMPT + LENGTH) - PROMPT >= states.row_length[:, None]
+    assert after.any()
+    assert (states.tokens[after] == MASK).all()
 
 
 def test_quadrature_nodes_are_those_of_gauss_and_legendre():
@@ -207,6 +217,7 @@ def test_a_trace_shows_what_was_there_and_scores_what_came_next():
     states = Planned(TraceSegments(3)).states(replace(clean, revealed_at=steps), MASK, stream(0, "masks"))
     masked, scored = states.tokens[:, PROMPT:] == MASK, states.eligible[:, PROMPT:]
     assert states.draws == 3
+    assert states.row_weight.tolist() == [3.0] * 3  # the mean over rows is the sum over segments
     assert scored.int().tolist() == [
         [1, 0, 1, 1, 0, 0, 0, 0],
         [0, 1, 0, 0, 0, 0, 1, 1],

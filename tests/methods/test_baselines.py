@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -168,6 +169,59 @@ def test_diffu_grpo_by_hand():
         total -= min(ratio * advantage, min(max(ratio, 0.5), 1.5) * advantage)
         total += 0.04 * float(d.exp() - d - 1)
     assert found == pytest.approx(total / int(states.row_length.sum()), rel=1e-6)
+
+
+def log_laws(policy, states):
+    """log π_θ, log π_a and log π_0 of the clean token at every position."""
+    for model in (policy.student, policy.teacher, policy.base):
+        log_pi = model.logits.detach()[..., :VOCAB].log_softmax(-1)
+        yield log_pi.gather(-1, states.clean[..., None]).squeeze(-1)
+
+
+@pytest.mark.parametrize("preset", ["fixed", "published"])
+def test_trace_rl_by_hand(preset):
+    """Means over tokens, segments and sequences; as published the KL is summed over the tokens."""
+    settings = TraceRLConfig(preset=preset, merged=2, beta=0.3)
+    objective, states, weights = batch(settings)
+    policy = moved(Policy(Free(len(states)), keep_base=True))
+    theta, old, _ = log_laws(policy, states)
+    total = 0.0
+    for row, scored in enumerate(states.eligible):
+        sequence, count = row // states.draws, int(scored.sum())
+        own = states.eligible.view(states.sequences, states.draws, WIDTH)[sequence]
+        segments, advantage = int(own.any(1).sum()), float(weights.credit[sequence])
+        for k in scored.nonzero().flatten().tolist():
+            ratio, d = float((theta - old)[row, k].exp()), float((old - theta)[row, k])
+            gain = min(ratio * advantage, min(max(ratio, 0.8), 1.2) * advantage)
+            kl = 0.3 * (math.exp(d) - d - 1)
+            total += (-gain / count + kl / (1 if preset == "published" else count)) / segments
+    found = objective.loss(policy, states, weights, PHASE).value.item()
+    assert found == pytest.approx(total / states.sequences, rel=1e-5)
+
+
+@pytest.mark.parametrize("ratio", ["per-token", "sequence"])
+def test_gdpo_by_hand(ratio):
+    """Sequence by sequence; the KL is of bounds per token in either form."""
+    objective, states, weights = batch(GDPOConfig(ratio=ratio, beta=0.3, epsilon=0.1))
+    policy = moved(Policy(Free(len(states)), keep_base=True))
+    rows = states.row_weight[:, None] * states.eligible
+    bounds = [(rows * law).sum(1).view(-1, states.draws).mean(1).tolist() for law in log_laws(policy, states)]
+    total = 0.0
+    for theta, old, base, n, advantage in zip(
+        *bounds, states.row_length[:: states.draws].tolist(), weights.credit.tolist(), strict=True
+    ):
+        rho = math.exp((theta - old) / (n if ratio == "per-token" else 1))
+        gain = min(rho * advantage, min(max(rho, 0.9), 1.1) * advantage)
+        d = (base - theta) / n
+        total += -gain / (1 if ratio == "per-token" else n) + 0.3 * (math.exp(d) - d - 1)
+    found = objective.loss(policy, states, weights, PHASE).value.item()
+    assert found == pytest.approx(total / states.sequences, rel=1e-5)
+
+
+def test_the_sharpness_of_wd1_multiplies_its_advantages():
+    """Rewards 0 and 1 at ψ = 3: K (w⁺ − w⁻) = 2 tanh(3/2) of the better one."""
+    credit = build_method(WD1Config(psi=3.0)).credit(torch.tensor([0.0, 1.0]), torch.tensor([0, 0]))
+    assert credit.tolist() == pytest.approx([-2 * math.tanh(1.5), 2 * math.tanh(1.5)])
 
 
 def test_a_preference_is_indifferent_to_the_order_of_its_pair():

@@ -21,6 +21,7 @@ from dtm.config.serialise import to_yaml
 from dtm.engine import Decoder
 from dtm.errors import ConfigError
 from dtm.recipes import RECIPES
+from ending import FINISHED
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples" / "extending"
@@ -81,7 +82,7 @@ def test_the_page_shows_every_file_verbatim():
 
 def test_a_method_of_one_file_trains_resumes_and_is_exported(small, tmp_path, capsys):
     out, flags = tmp_path / "run", [*small, "--method", METHOD, "--method.strength", "2"]
-    assert main(["train", "maze-small", *flags, "--iterate.iterations", "3", "--out", str(out)]) == 0
+    assert main(["train", "maze-small", *flags, "--iterate.iterations", "3", "--out", str(out)]) in FINISHED
     run = dtm.Run.open(out)
     assert run.config.method.name == METHOD
     assert run.config.method.strength == 2
@@ -136,7 +137,7 @@ def test_ones_own_method_is_compared_with_others(tiny, tmp_path, monkeypatch):
 def test_task_and_model_of_ones_own_train_from_the_command_line(parity, tmp_path, capsys):
     out = tmp_path / "run"
     flags = [*parity, "--model.base", "examples/extending/my_model.py:build", "--tilt.max-steps", "2"]
-    assert main(["train", "maze-small", *flags, "--out", str(out)]) == 0
+    assert main(["train", "maze-small", *flags, "--out", str(out)]) in FINISHED
     assert main(["eval", str(out), "--base", "--prompts", "4", "--completions", "2"]) == 0
     assert main(["sample", str(out)]) == 0
     assert "parity " in capsys.readouterr().out
@@ -202,7 +203,7 @@ def test_the_task_pretrains_a_transformer_and_tunes_it(parity, tmp_path, capsys)
     printed = " ".join(capsys.readouterr().out.split())
     assert f"dtm train maze-small --task {parity[1]} --model.base" in printed
     flags = ["--model.base", str(base), "--tilt.max-steps", "2", "--out", str(out)]
-    assert main(["train", "maze-small", *parity, *flags]) == 0
+    assert main(["train", "maze-small", *parity, *flags]) in FINISHED
     assert dtm.Run.open(out).is_finished
 
 
@@ -256,7 +257,7 @@ def test_rows_of_text_and_a_reward_train_a_language_model(write_talking, tmp_pat
         "cpu",
     ]
     flags = ["--model.base", str(base), *task, *small, *steps, *size, "--out", str(out)]
-    assert main(["train", "llada-custom", *flags]) == 0
+    assert main(["train", "llada-custom", *flags]) in FINISHED
     run = dtm.Run.open(out)
     assert run.config.task.largest == 4
     assert set(run.summary["tuned"]) >= {"reward", "digits"}
@@ -269,7 +270,7 @@ def test_reward_and_control_variate_are_named_by_file(small, tmp_path):
     out = tmp_path / "run"
     reward = ["--reward", "examples/extending/my_reward.py:reward", "--reward.low", "0", "--reward.high", "1"]
     control = ["--method.control-variate", "examples/extending/my_control.py:fading"]
-    assert main(["train", "maze-small", *small, *reward, *control, "--out", str(out)]) == 0
+    assert main(["train", "maze-small", *small, *reward, *control, "--out", str(out)]) in FINISHED
     run = dtm.Run.open(out)
     assert 0 <= run.summary["tuned"]["reward"] <= 1
     assert run.config.method.control_variate == control[1]

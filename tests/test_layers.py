@@ -22,7 +22,7 @@ import dtm
 
 ROOT = Path(dtm.__file__).parent
 LAYERS = [
-    {"records", "losses", "tilts", "masking", "random", "errors", "loading"},
+    {"records", "losses", "tilts", "masking", "random", "errors", "loading", "workers", "files", "writing"},
     {"models", "engine", "tasks", "config"},
     {"methods", "evaluation", "capacity", "runs", "recipes", "distributed"},
     {"loop", "report"},
@@ -36,6 +36,8 @@ VERIFY = "verify"
 IMPORTERS = {VERIFY: {"cli"}, "distributed": {"loop"}}
 """Packages that only these may import."""
 PRIVATE = {
+    ("workers.py", "os._exit"),  # a forked process must not run the exit handlers of its parent
+    ("tasks/rewards.py", "os._exit"),
     ("models/fp8.py", "torch._scaled_mm"),  # products in FP8 with a scale per row have no public name yet
     ("models/transformer.py", "torch._dynamo"),  # the limit of recompilations can be set nowhere else
 }

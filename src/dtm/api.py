@@ -6,19 +6,19 @@ The command line is a thin shell around these; whatever it does can be done from
 from __future__ import annotations
 
 import copy
-import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from dtm.config import EvaluationConfig, RunConfig
 from dtm.engine.collect import Collector
-from dtm.errors import RewardError, require
+from dtm.errors import RewardError, StorageError, require
 from dtm.evaluation.cost import bound, divergence, instructions
 from dtm.evaluation.evaluate import Evaluation, evaluate, evaluation_decoder, held_out
 from dtm.evaluation.explain import differences
@@ -35,17 +35,19 @@ from dtm.models.merging import for_decoding
 from dtm.models.policy import Policy
 from dtm.models.storage import load_model, save_model
 from dtm.models.transformer import Transformer
+from dtm.models.weights import save_weights
 from dtm.random import derived_seed, stream
 from dtm.recipes import recipe
 from dtm.report.run import write_report
 from dtm.runs.bases import SOURCES, find_base
 from dtm.runs.checkpoint import has_checkpoint
 from dtm.runs.events import Callback, JsonLines, SampleFiles, read_events
-from dtm.runs.folder import RunFolder, write_json
+from dtm.runs.folder import RunFolder, read_json
 from dtm.runs.interrupts import Interrupted, Interrupts
-from dtm.runs.resume import find_run, note_changes, require_same_config
+from dtm.runs.resume import Resume, find_run, held, note_changes, require_same_config
 from dtm.tasks.base import Reward
 from dtm.tasks.language import LanguageTask
+from dtm.writing import write_json
 
 WEIGHTS = "model.safetensors"
 
@@ -57,11 +59,13 @@ class Run:
     folder: RunFolder
     given: Denoiser | None = None
     """The base, for a run whose model was given as an object."""
+    reward: Reward | None = None
+    """The reward, for a run whose function cannot be found again by its name."""
 
     @classmethod
-    def open(cls, path: str | Path, model: Denoiser | None = None) -> Run:
-        """The run in a folder; ``model`` is its base, if that was given to `train` as an object."""
-        return cls(RunFolder.find(Path(path)), model)
+    def open(cls, path: str | Path, model: Denoiser | None = None, reward: Reward | None = None) -> Run:
+        """The run in a folder; ``model`` and ``reward`` are those that `train` was given as objects."""
+        return cls(RunFolder.find(Path(path)), model, reward)
 
     @property
     def path(self) -> Path:
@@ -81,14 +85,12 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """Base, tuned and best possible; there once the run has finished."""
-        path = self.folder.finished(self.folder.summary)
-        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return summary
+        return read_json(self.folder.finished(self.folder.summary))
 
     @cached_property
     def assembly(self) -> Assembly:
         """The parts of the run, resolved again from its configuration."""
-        return assemble(self.config, model=self.given, opened=True)
+        return assemble(self.config, model=self.given, reward=self.reward, opened=True)
 
     @property
     def model(self) -> Denoiser:
@@ -113,7 +115,7 @@ class Run:
         return measure(self.assembly, self.model, config)
 
     def sample(self, prompts: int = 2, completions: int = 1, base: bool = False, seed: int = 0) -> list[str]:
-        """Completions of held-out prompts, as text."""
+        """Completions of held-out prompts as text, each with the run's own reward."""
         EvaluationConfig(prompts=prompts, completions=completions)  # refuses numbers below one
         assembly = self.assembly
         task, device = assembly.task, assembly.placement.device
@@ -123,7 +125,8 @@ class Run:
         collector.engine.load(for_decoding(model.to(device).eval(), assembly.decoder.fp8))
         with assembly.placement.autocast():
             drawn = collector.collect(asked, completions, 0.0, derived_seed(seed, "sample noise"))
-        return [task.show(p, c) for p, c in zip(drawn.prompts, drawn.completions, strict=True)]
+        samples = zip(drawn.prompts, drawn.completions, drawn.rollouts.reward.tolist(), strict=True)
+        return [f"{task.show(prompt, text)}\nreward {reward:.3f}" for prompt, text, reward in samples]
 
 
 def train(
@@ -134,7 +137,7 @@ def train(
     model: Denoiser | None = None,
     reward: Reward | None = None,
     out: str | Path | None = None,
-    resume: bool = False,
+    resume: Resume = False,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Tune a recipe's base model towards a reward; the result lies in a folder of its own.
@@ -147,6 +150,7 @@ def train(
         reward: A function ``(prompts, completions, **columns) -> list[float | None]``; by default the task's.
         out: The run's folder; by default a new one under ``runs/``.
         resume: Continue the run in ``out`` (or the recipe's latest); a finished one is returned as it is.
+            ``"auto"``: if there is one (without ``out``, an unfinished one), else start.
         callbacks: Called with every `Event` of the run.
 
     On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
@@ -155,41 +159,55 @@ def train(
     given = {"method": method, "task": task, "model": model, "reward": reward}
     assembly, found = _start(config, "train", out, resume, **given)
     if found is not None and found.is_finished:
-        return Run(found)
+        return Run(found, model, reward)
     assert assembly is not None
     config = assembly.run_config
     if found is not None:
         require_same_config(found, config)
     assembly.preflight()
+    assembly.scorer.start()  # before the base takes memory and the GPU
     _ = assembly.base  # load it before there is a folder
-    with Interrupts() as interrupts:
-        identity = run_fingerprint(assembly)
-        if found is not None:
-            identity = _require_same(found, identity)
-            note_changes(found, config)
-        folder = found or RunFolder.create(config, "train", out)  # only now: nothing is left to go wrong
-        write_json(folder.fingerprint, identity)
-        trainer = Trainer(
-            assembly,
-            callbacks=[JsonLines(folder.metrics), SampleFiles(folder.samples), *callbacks],
-            checkpoints=folder.checkpoints,
-            between=interrupts.check,
-        )
-        if resume and has_checkpoint(folder.checkpoints):
-            trainer.resume(folder.checkpoints)
-        try:
-            progress = trainer.run()
-        except Interrupted:
-            return Run(folder)
-        except RewardError as problem:
-            again = f"dtm train {config.recipe} --resume --out {shlex.quote(str(folder.path))}"
-            if any(part is not None for part in given.values()):
-                objects = ", ".join(f"{name}=…" for name, part in given.items() if part is not None)
-                again = f"dtm.train({config.recipe!r}, {objects}, out={str(folder.path)!r}, resume=True)"
-            raise RewardError(f"{problem}\nThe run is saved; continue it with: {again}") from problem
-    _save(trainer.policy, config, folder)
-    write_report(folder, assembly, progress)
-    return Run(folder, model)
+    identity = run_fingerprint(assembly)
+    if found is not None:
+        identity = _require_same(found, identity)
+    with held(found, config, "train", out) as folder, _with_remedy(_command(folder, config, "train", given)):
+        with Interrupts() as interrupts:
+            note_changes(folder, config)
+            write_json(folder.fingerprint, identity)
+            trainer = Trainer(
+                assembly,
+                callbacks=[JsonLines(folder.metrics), SampleFiles(folder.samples), *callbacks],
+                checkpoints=folder.checkpoints,
+                between=interrupts.check,
+            )
+            if has_checkpoint(folder.checkpoints):
+                trainer.resume(folder.checkpoints)
+            try:
+                progress = trainer.run()
+                interrupts.check()
+            except Interrupted:
+                return Run(folder, model, reward)
+        _save(trainer.policy, config, folder)
+        write_report(folder, assembly, progress)
+    return Run(folder, model, reward)
+
+
+def _command(folder: RunFolder, config: RunConfig, kind: str, given: Mapping[str, Any]) -> str:
+    """The command, or the call with the objects that were given, that continues a run."""
+    objects = ", ".join(f"{name}=…" for name, part in given.items() if part is not None)
+    if objects:
+        return f"dtm.{kind}({config.recipe!r}, {objects}, out={str(folder.path)!r}, resume=True)"
+    return f"dtm {kind} {config.recipe} --resume --out {shlex.quote(str(folder.path))}"
+
+
+@contextmanager
+def _with_remedy(again: str) -> Iterator[None]:
+    """Say how to continue after a failed reward or a failed write."""
+    try:
+        yield
+    except (RewardError, StorageError) as problem:
+        extent = "" if isinstance(problem, RewardError) else " up to its last checkpoint"
+        raise type(problem)(f"{problem}\nThe run is saved{extent}; continue it with: {again}") from problem
 
 
 def pretrain(
@@ -197,7 +215,7 @@ def pretrain(
     *,
     task: Any = None,
     out: str | Path | None = None,
-    resume: bool = False,
+    resume: Resume = False,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train a recipe's base from scratch on the task's examples; pass its folder on as ``model.base``."""
@@ -207,27 +225,32 @@ def pretrain(
     assert assembly is not None
     config = assembly.config
     assembly.pretraining_masks()  # mistakes surface before there is a folder
-    with Interrupts() as interrupts:
-        if found is not None:
-            require_same_config(found, config)
-            note_changes(found, config)
-        folder = found or RunFolder.create(config, "pretrain", out)
-        pretrainer = pretrainer_of(
-            assembly,
-            callbacks=[JsonLines(folder.metrics), *callbacks],
-            checkpoints=folder.checkpoints,
-            between=interrupts.check,
-        )
-        if resume and has_checkpoint(folder.checkpoints):
-            pretrainer.resume(folder.checkpoints)
-        try:
-            bound = pretrainer.run()
-        except Interrupted:
-            return Run(folder)
-    save_model(pretrainer.model, folder.model)
-    write_json(folder.model / "task.json", asdict(config.task))
-    result = measure(assembly, pretrainer.model)
-    write_json(folder.summary, {"held_out_bound": bound, **result.measures, "best": result.best})
+    if found is not None:
+        require_same_config(found, config)
+    given = {"task": task}
+    with (
+        held(found, config, "pretrain", out) as folder,
+        _with_remedy(_command(folder, config, "pretrain", given)),
+    ):
+        with Interrupts() as interrupts:
+            note_changes(folder, config)
+            pretrainer = pretrainer_of(
+                assembly,
+                callbacks=[JsonLines(folder.metrics), *callbacks],
+                checkpoints=folder.checkpoints,
+                between=interrupts.check,
+            )
+            if has_checkpoint(folder.checkpoints):
+                pretrainer.resume(folder.checkpoints)
+            try:
+                bound = pretrainer.run()
+                interrupts.check()
+            except Interrupted:
+                return Run(folder)
+        save_model(pretrainer.model, folder.model)
+        write_json(folder.model / "task.json", asdict(config.task))
+        result = measure(assembly, pretrainer.model)
+        write_json(folder.summary, {"held_out_bound": bound, **result.measures, "best": result.best})
     return Run(folder)
 
 
@@ -267,9 +290,7 @@ def _save(policy: Policy, config: RunConfig, folder: RunFolder) -> None:
     """Write the finished model: all of its weights, or its adapter as a PEFT folder."""
     model = policy.teacher
     if not isinstance(model, Transformer):
-        folder.model.mkdir(parents=True, exist_ok=True)
-        weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-        save_file(weights, folder.model / WEIGHTS)
+        save_weights(folder.model / WEIGHTS, model.state_dict())
     elif policy.lora is None:
         save_model(model, folder.model)
     else:
@@ -280,13 +301,13 @@ def _save(policy: Policy, config: RunConfig, folder: RunFolder) -> None:
 
 
 def _start(
-    config: RunConfig | Assembly | str, kind: str, out: str | Path | None, resume: bool, **given: Any
+    config: RunConfig | Assembly | str, kind: str, out: str | Path | None, resume: Resume, **given: Any
 ) -> tuple[Assembly | None, RunFolder | None]:
     """The parts of the run to start (None: it has finished) and, for a resume, the folder to continue."""
     if isinstance(config, Assembly):
         extra = [name for name, part in given.items() if part is not None]
         require(not extra, f"{', '.join(extra)}: give objects to assemble(…), not beside an Assembly")
-        found = find_run(config.config.recipe, kind, out) if resume else None
+        found = find_run(config.config.recipe, kind, out, resume)
         if found is not None and found.is_finished:
             require_same_config(found, config.run_config)
         return config, found
@@ -299,19 +320,19 @@ def _start(
 
 
 def _resolve(
-    config: RunConfig | str, kind: str, out: str | Path | None, resume: bool, reward: Reward | None = None
+    config: RunConfig | str, kind: str, out: str | Path | None, resume: Resume, reward: Reward | None = None
 ) -> tuple[RunConfig, RunFolder | None]:
     """The configuration to run and, for a resume, the folder to continue.
 
     A recipe's name continues a run as it was started; a whole configuration must be the same as the run's.
     """
-    if not resume:
+    name = config if isinstance(config, str) else config.recipe
+    folder = find_run(name, kind, out, resume)
+    if folder is None:
         config = recipe(config) if isinstance(config, str) else config
         if reward is not None:  # `assemble` records the function's own name
             config = replace(config, reward=replace(config.reward, function=None))
         return config, None
-    name = config if isinstance(config, str) else config.recipe
-    folder = find_run(name, kind, out)
     saved = folder.read_config()
     if isinstance(config, str):
         return saved, folder
@@ -330,7 +351,7 @@ def _require_same(folder: RunFolder, identity: Mapping[str, Any]) -> dict[str, A
     if not folder.fingerprint.is_file():
         return dict(identity)
     groups = {group: GROUPS[group] for group in ("items", "training", "model")}
-    before = json.loads(folder.fingerprint.read_text(encoding="utf-8"))
+    before = read_json(folder.fingerprint)
     found = "\n".join(differences(groups, before, identity))
     require(
         not found,

@@ -16,6 +16,8 @@ from dtm.records import Weights
 
 ROUNDING = 1e-6
 """Tolerance as a share of h: a last phase shorter than this is merged into the one before."""
+LOW_ESS = 0.1
+"""Below this share of the buffer, a few rollouts decide the update."""
 
 
 def log_mean_exp(x: Float[Tensor, " N"]) -> Float[Tensor, ""]:

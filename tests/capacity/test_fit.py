@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dtm.capacity.fit import CONTEXT, advice, fewest_recomputed, fit
+from dtm.capacity.fit import CONTEXT, advice, fewest_recomputed, fit, pretraining_rows
 from dtm.capacity.memory import TrainingShape, estimate
 from dtm.cli import main
 from dtm.cli.fit import parse_size
@@ -34,6 +34,16 @@ def test_one_row_more_would_not_fit(room):
             ]
             assert need[1] > room
             assert rows == 0 or need[0] <= room
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_pretraining_takes_as_many_rows_as_fit_and_at_least_one(compiled):
+    rows = [pretraining_rows(LLADA_8B, 256, 2, compiled, room * GIB) for room in (1, 16, 64, 128)]
+    assert rows[0] == 1
+    assert rows == sorted(rows)
+    assert 2 * rows[2] <= rows[3] <= 2 * rows[2] + 1
+    longer = pretraining_rows(LLADA_8B, 512, 2, compiled, 128 * GIB)
+    assert longer in (rows[3] // 2, rows[3] // 2 - 1)
 
 
 def test_more_memory_never_fits_less_and_four_bits_fit_more():

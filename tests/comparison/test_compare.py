@@ -6,10 +6,12 @@ import argparse
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 import dtm
+from dtm import api
 from dtm.cli import main
 from dtm.comparison.results import gather, interval
 from dtm.comparison.settings import contestants, with_method
@@ -97,6 +99,49 @@ def test_rows_and_intervals_are_those_of_the_runs(entries):
     )
 
 
+def size(model) -> float:
+    """A number that tells models apart."""
+    return sum(float(parameter.detach().double().abs().sum()) for parameter in model.parameters())
+
+
+def test_measures_are_those_of_test_prompts_for_the_base_and_every_run(entries, tmp_path, monkeypatch):
+    """In place of an evaluation the model's size is returned, so that no two models measure alike."""
+    runs = [copied(entries[name, 0], tmp_path / name) for name in ("c-dtm", "wd1")]
+    for kept in tmp_path.glob("*/test*.json"):
+        kept.unlink()
+    splits = []
+
+    def measure(assembly, model, evaluation):
+        splits.append(evaluation.split)
+        return SimpleNamespace(measures={"reward": size(model)})
+
+    monkeypatch.setattr(api, "measure", measure)
+    comparison = gather(runs)
+    assert splits == ["test"] * 3
+    assert comparison.base == {"reward": size(runs[0].assembly.base)}
+    for run, row in zip(runs, comparison.rows, strict=True):
+        assert row.test == {"reward": size(run.model)} != comparison.base
+        assert row.validation == run.summary["tuned"]
+        assert comparison.summary()[row.method]["reward"]["mean"] == row.test["reward"]
+
+
+def test_a_run_that_fell_back_to_exact_rollouts_is_named(entries, tmp_path):
+    other = copied(entries["spg", 0], tmp_path / "exact")
+    summary = other.summary | {"exact_because": "too few tokens agree"}
+    (other.path / "summary.json").write_text(json.dumps(summary))
+    (note,) = gather([entries["c-dtm", 0], other]).notes
+    assert note == f"{other.path} went on with exact rollouts: too few tokens agree"
+
+
+def test_seeds_that_differ_in_more_than_their_prompts_are_refused(entries, tmp_path):
+    def edit(found):
+        found["items"]["contents"] = "other"
+
+    other = copied(entries["c-dtm", 1], tmp_path / "other", edit)
+    with pytest.raises(ConfigError, match="differ in more than the seed"):
+        gather([entries["c-dtm", 0], other])
+
+
 def test_test_prompts_are_asked_once(entries, monkeypatch):
     before = gather(list(entries.values()))
     monkeypatch.setattr("dtm.comparison.results._tested", lambda *_: pytest.fail("asked again"))
@@ -115,7 +160,7 @@ def test_the_interval_is_students_over_seeds():
 def test_the_figure_has_a_band_for_each_method_against_what_was_spent(entries):
     figure = gather(list(entries.values())).figure()
     reward = next(axes for axes in figure.axes if axes.get_title() == "Mean reward")
-    assert reward.get_xlabel() == "tokens through the models"
+    assert reward.get_xlabel() == "tokens through the models (measured on validation prompts)"
     assert len(reward.collections) == 3
     assert [text.get_text() for text in figure.legends[0].get_texts()] == NAMES
     for line in reward.lines[:3]:
@@ -129,6 +174,10 @@ def test_the_table_has_the_base_and_every_method(entries):
     for name in NAMES:
         (line,) = [line for line in text.splitlines() if line.startswith(f"| {name} |")]
         assert line.count(" ± ") == 5  # reward, valid, reward of valid, coverage, length
+    reward = gather(list(entries.values())).summary()["spg"]["reward"]
+    assert f"| spg | {reward['mean']:.3f} ± {reward['high'] - reward['mean']:.3f} |" in text
+    memory = [int(line.split("|")[-2]) for line in text.splitlines() if line.startswith("| spg |")]
+    assert all(10 < value < 10_000 for value in memory)
     assert "± half of the 95 % interval (Student's t)" in text
     assert "resident set of the process" in text
 
@@ -269,3 +318,14 @@ def test_mistakes_are_answered_before_anything_runs(arguments, said, tmp_path, m
     assert main(["compare", *arguments]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_lists_the_runs_and_starts_none(tmp_path, capsys):
+    out = tmp_path / "compared"
+    flags = ["--methods", "c-dtm,spg", "--budget", "5m", "--seeds", "2", "--out", str(out), "--dry-run"]
+    assert main(["compare", "maze-small", *flags]) == 0
+    printed = capsys.readouterr().out
+    assert "c-dtm-0  new" in printed
+    assert "4 of 4 runs are to be done, 1 at a time" in printed
+    assert "each: a budget of 5m" in printed
+    assert not out.exists()

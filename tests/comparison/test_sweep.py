@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 import dtm
 from dtm.cli import main
 from dtm.cli.run import _grid, _with_both
-from dtm.comparison.sweep import over_seeds, run_all, spread, sweep_table
+from dtm.comparison.sweep import over_seeds, run_all, spread, sweep_rows, sweep_table
 from dtm.errors import CheckpointError, DtmError
 
 
@@ -31,7 +35,7 @@ def test_a_failing_run_stops_no_other_and_finished_ones_are_kept(tiny, tmp_path)
     assert "bad.log" in str(problem.value)
     assert "no_such_module" in (tmp_path / "bad.log").read_text()
     made = (tmp_path / "good" / "summary.json").stat().st_mtime_ns
-    assert any("good: reward" in line for line in said)
+    assert any("good: validation prompts: reward" in line for line in said)
     runs = run_all({"good": tiny}, tmp_path)
     assert runs["good"].is_finished
     assert (tmp_path / "good" / "summary.json").stat().st_mtime_ns == made
@@ -65,17 +69,35 @@ def test_a_grid_is_trained_and_summed_up_in_a_table(tiny, tmp_path, monkeypatch,
         "2",
     ]
     vary = ["--vary", "tilt.step=0.5,1", "--seeds", "1", "--jobs", "2", "--out", "grid"]
+    monkeypatch.setattr("dtm.loop.plan.time_estimate", lambda assembly: "about a minute")
+    assert main(["sweep", "maze-small", *flags, *vary, "--dry-run"]) == 0
+    planned = capsys.readouterr().out
+    assert "tilt.step=0.5-0  new" in planned
+    assert "2 of 2 runs are to be done, 2 at a time" in planned
+    assert not (tmp_path / "grid").exists()
     assert main(["sweep", "maze-small", *flags, *vary]) == 0
     printed = capsys.readouterr().out
+    found = json.loads((tmp_path / "grid" / "sweep.json").read_text())
+    assert found["rows"].keys() == {"tilt.step=0.5", "tilt.step=1"}
+    assert found["seeds"] == [0]
+    lines = list(csv.DictReader((tmp_path / "grid" / "sweep.csv").open()))
+    assert [(line["setting"], line["seed"]) for line in lines] == [(name, "0") for name in found["rows"]]
+    assert float(lines[0]["reward"]) == found["rows"]["tilt.step=0.5"]["reward"]["mean"]
+    assert "| tilt.step=1 | " in (tmp_path / "grid" / "sweep.md").read_text()
     assert "tilt.step=0.5" in printed
     assert "tilt.step=1" in printed
     assert (tmp_path / "grid" / "tilt.step=1-0" / "summary.json").is_file()
 
 
-def test_the_table_has_a_row_for_each_setting(finished):
-    table = sweep_table(["x"], [0, 1], {"x-0": finished, "x-1": finished})
-    assert table.row_count == 1
-    assert [str(column.header) for column in table.columns][:2] == ["held out", "reward"]
+def test_a_narrow_terminal_cuts_no_setting(finished):
+    names = [f"optimizer.lr=3e-4 tilt.step={step}" for step in (0.25, 0.5)]
+    rows = sweep_rows(names, [0, 1], {f"{name}-{seed}": finished for name in names for seed in (0, 1)})
+    console = Console(width=60, record=True, file=io.StringIO())
+    console.print(sweep_table(rows, [0, 1]))
+    text = console.export_text()
+    assert text.count("optimizer.lr=3e-4") == 2
+    assert text.count("tilt.step=0.25 ") == 1
+    assert text.count("tilt.step=0.5 ") == 1
 
 
 def test_a_folder_that_holds_no_run_is_left_alone(tiny, tmp_path):

@@ -135,7 +135,7 @@ def test_a_mistake_in_a_file_is_named_with_its_place(text, named, tmp_path):
 
 def test_a_file_in_another_encoding_is_named(tmp_path):
     (tmp_path / "run.yaml").write_bytes("recipe: café".encode("latin-1"))
-    with pytest.raises(ConfigError, match=r"run\.yaml is not valid YAML"):
+    with pytest.raises(ConfigError, match=r"run\.yaml is damaged: not UTF-8 text"):
         load_yaml(tmp_path / "run.yaml", RunConfig())
 
 

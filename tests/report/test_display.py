@@ -66,6 +66,8 @@ def test_the_summary_shows_base_tuned_best_and_the_gap():
     text = shown(summary_table(summary))
     for part in ("0.125", "0.375", "0.700", "0.500", "0.750", "42% of the gap", "2.5 minutes"):
         assert part in text
+    fell = summary | {"base": summary["tuned"], "tuned": summary["base"], "gap_closed": -0.59}
+    assert "reward fell (0.375 → 0.125)" in shown(summary_table(fell))
     del summary["best"], summary["gap_closed"]
     assert "gap" not in shown(summary_table(summary))
 

@@ -81,7 +81,7 @@ def test_an_adapter_run_is_examined_exported_and_merged(tuned, tmp_path, capsys)
         f"- base: `{tuned.config.model.base}` in NF4",
         "- adapter: LoRA, rank 4, α 8, targets all",
         "- method: c-dtm (control_variate one, guard False,",
-        "- tilt: a = 6 in 2 steps; reached the final tilt A = 6",
+        "- 2 steps, not absorbed: held-out reward",  # too short to learn: no tilt is claimed
         "letters",
         "- data: countdown, dtm prompts, completions of 8 tokens",
         f"commit {tuned.summary['commit']}",

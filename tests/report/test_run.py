@@ -9,6 +9,7 @@ import pytest
 from dtm.config import RunConfig
 from dtm.loop.progress import Progress
 from dtm.report.card import model_card
+from dtm.report.outcome import outcome
 from dtm.report.run import read_samples, summarise
 
 
@@ -75,3 +76,28 @@ def test_a_finished_run_has_everything_its_folder_promises(finished):
     assert environment["threads"] == 1
     assert finished.summary["finished"] == "reached the final tilt A = 2"
     assert len(finished.events("evaluation")) == 3
+
+
+PHASE = {"steps": 20, "ess": 0.5, "absorbed": 0.4}
+
+
+@pytest.mark.parametrize(
+    ("rewards", "steps", "phases", "kind", "advice"),
+    [
+        ((0.2, 0.35), 40, [PHASE], "learnt", "0.2 → 0.35"),
+        ((0.2, 0.2), 0, [PHASE | {"steps": 0, "absorbed": None}], "nothing to learn", "the same reward"),
+        ((0.8, 0.7), 40, [PHASE], "nothing to learn", "best possible"),
+        ((0.2, 0.1), 40, [PHASE, PHASE | {"ess": 0.06}], "step too large", "--tilt.step auto"),
+        ((0.2, 0.1), 40, [PHASE], "not absorbed", "--tilt.max-steps"),
+        ((0.2, 0.2), 40, [PHASE | {"ess": 0.06, "absorbed": None}], "not absorbed", "--iterate.iterations"),
+    ],
+)
+def test_the_outcome_says_whether_a_run_has_learnt_and_what_to_change(rewards, steps, phases, kind, advice):
+    config = RunConfig(recipe="mine")
+    summary = summarise(config, progress(*rewards)) | {"steps": steps}
+    summary["outcome"] = found = outcome(summary, phases)
+    assert found["kind"] == kind
+    assert advice in found["text"]
+    card = model_card(config, summary)
+    assert ("tilt: a = 2" in card) == (kind == "learnt")
+    assert ("not tuned" in card) == (kind != "learnt")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dtm.capacity.memory import Memory, TrainingShape, estimate
+from dtm.capacity.memory import Memory, TrainingShape, activations, estimate
 from dtm.engine.draws import head_rows
 from dtm.errors import ConfigError
 from dtm.models.shape import TransformerConfig
@@ -109,6 +109,31 @@ def fewest_recomputed(model: TransformerConfig, run: TrainingShape, limit: int) 
         return needed.persistent + needed.activations + needed.logits <= limit
 
     return next(filter(fits, range(model.layers)), model.layers)
+
+
+def pretraining_rows(
+    model: TransformerConfig, length: int, compute_bytes: int, compiled: bool, limit: int
+) -> int:
+    """Most rows, at least one, of a pretraining pass whose activations and logits fit ``limit`` bytes.
+
+    Half of the positions are scored. Compiled, the loss keeps logits and their gradient; otherwise it keeps
+    float32 copies too.
+    """
+    scored = length // 2
+    logit = 3 * compute_bytes if compiled else 5 * 4
+
+    def fits(rows: int) -> bool:
+        run = TrainingShape(
+            rows=rows,
+            length=length,
+            scored=scored,
+            rollouts=0,
+            compute_bytes=compute_bytes,
+            compiled=compiled,
+        )
+        return activations(model, run) + logit * rows * scored * model.rows <= limit
+
+    return max(1, largest(fits))
 
 
 def _total(model: TransformerConfig, run: TrainingShape) -> int:

@@ -6,6 +6,8 @@ arguments to an exit code; the first line of its docstring is what `dtm --help` 
 
 from __future__ import annotations
 
+import io
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,9 +20,11 @@ from dtm.cli.fit import fit
 from dtm.cli.look import export, grade
 from dtm.cli.meta import recipes, verify
 from dtm.cli.parse import SYMBOLS, first_line
+from dtm.cli.results import results
 from dtm.cli.run import pretrain, sweep, train
 from dtm.cli.sampling import sample
 from dtm.errors import ConfigError, DtmError, DtmWarning, nearest
+from dtm.runs.interrupts import Immediate, Interrupts, end_with_parent, exit_code
 
 __all__ = ["COMMANDS", "main"]
 
@@ -38,6 +42,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "fit": fit,
     "recipes": recipes,
     "verify": verify,
+    "results": results,
 }
 
 USUAL = warnings.formatwarning
@@ -47,20 +52,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     warnings.formatwarning = _sentence
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")  # a terminal without Greek letters is no reason to fail
+    Interrupts.received = None
+    end_with_parent()
+    with Immediate():
+        return _run(arguments)
+
+
+def _run(arguments: list[str]) -> int:
+    """Run one command; errors become a sentence and an exit code."""
     try:
         return _dispatch(arguments)
     except DtmError as problem:
         print(f"dtm: {problem}", file=sys.stderr)
-        return 2
+        return 2 if Interrupts.received is None else exit_code()
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stderr.close()
         return 0
     except OSError as problem:
         print(f"dtm: {problem}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("dtm: interrupted", file=sys.stderr)
-        return 130
+    except BaseException as problem:
+        # A signal in the middle of an import can surface as another error.
+        if Interrupts.received is None and not isinstance(problem, KeyboardInterrupt):
+            raise
+        reason = (Interrupts.received or signal.SIGINT).name
+        print(f"dtm: stopped by {reason}; --resume continues a run from its last checkpoint", file=sys.stderr)
+        return exit_code()
     finally:
         warnings.formatwarning = USUAL
 

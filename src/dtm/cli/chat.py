@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dtm.cli.asking import Answer, Speaker, add_options
-from dtm.cli.parse import make_parser
+from dtm.cli.parse import make_parser, seed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +30,7 @@ def chat(arguments: list[str]) -> int:
         action="store_true",
         help="show the base of a tuned run beside it; it has its own history",
     )
-    parser.add_argument("--seed", type=int, default=0, help="which noise (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="which noise (default: 0)")
     add_options(parser.add_argument_group("answers").add_argument)
     options = parser.parse_args(arguments)
 

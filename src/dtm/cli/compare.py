@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dtm.cli.parse import make_parser, refuse, refuse_shape, with_flags
+from dtm.cli.run import print_plan
 from dtm.errors import require
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ examples
   dtm compare countdown-mini --methods c-dtm,spg,wd1 --budget 1e8tokens --jobs 4 --tune --set spg.draws=4
   dtm compare --runs runs/a runs/b --out runs/a-and-b
 """
-STARTING = ("methods", "seeds", "jobs", "set", "settings", "tune", "trials")
+STARTING = ("methods", "seeds", "jobs", "set", "settings", "tune", "trials", "dry_run")
 """Options that say what is run; None where they were not given."""
 
 
@@ -42,7 +43,10 @@ def compare(arguments: list[str]) -> int:
         comparison, out = _gathered(options)
     else:
         require(options.recipe is not None, "dtm compare needs a recipe's name, or --runs RUN RUN ...")
-        comparison, out = _run(options, flags)
+        found = _run(options, flags)
+        if found is None:
+            return 0
+        comparison, out = found
     return _show(comparison, out, shlex.join(["dtm", "compare", *arguments]))
 
 
@@ -80,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="trials of each method with --tune (default: 6, or the smallest grid)",
     )
+    add("--dry-run", action="store_true", default=None, help="list the runs with their state and stop")
     add("--runs", nargs="+", type=Path, metavar="RUN", help="compare these finished runs and start none")
     return parser
 
@@ -93,7 +98,8 @@ def _gathered(options: argparse.Namespace) -> tuple[Comparison, Path]:
     return comparison, options.out or unused(RUNS / "comparison")  # an earlier one is not written over
 
 
-def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Path]:
+def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Path] | None:
+    """The comparison and its folder; None: the plan was asked for, and printed."""
     from dtm.comparison.results import gather
     from dtm.comparison.settings import contestants, parse_names, parse_set, read_settings
     from dtm.comparison.sweep import over_seeds, run_all
@@ -117,9 +123,14 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
     if jobs > 1 and Budget.parse(str(start.budget)).unit == "seconds":
         print("runs side by side share the machine: a minute of each is less than a minute alone")
     trials: list[Trial] = []
+    smallest = min(map(grid_size, configs.values()))
+    count = min(6, smallest) if options.trials is None else options.trials
+    if options.dry_run:
+        if options.tune:
+            print(f"first {count} trials of each method in {out / 'tuning'}, whose settings the runs take")
+        print_plan(over_seeds(configs, seeds), out, jobs)
+        return None
     if options.tune:
-        smallest = min(map(grid_size, configs.values()))
-        count = min(6, smallest) if options.trials is None else options.trials
         configs, trials = tune(configs, count, out / "tuning", jobs)
     runs = run_all(over_seeds(configs, seeds), out, jobs)
     return gather([runs[f"{name}-{seed}"] for name in configs for seed in seeds], trials), out
@@ -159,12 +170,13 @@ def _show(comparison: Comparison, out: Path, command: str) -> int:
     from rich.console import Console
 
     from dtm.comparison.table import markdown, table
-    from dtm.runs.folder import make_folder, write_json, write_text
+    from dtm.runs.folder import make_folder
+    from dtm.writing import save_figure, write_json, write_text
 
     make_folder(out)
     write_json(out / "compare.json", comparison.to_json(command))
     write_text(out / "compare.md", markdown(comparison))
-    comparison.figure().savefig(out / "compare.png", dpi=150)
+    save_figure(comparison.figure(), out / "compare.png")
     Console().print(table(comparison))
     for note in comparison.notes:
         print(f"note: {note}")

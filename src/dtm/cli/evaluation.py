@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from dtm.evaluation.protocol import Examination, Outcome
     from dtm.evaluation.subject import Source, Subject
 
+STDOUT = Path("-")
+"""The value of --json that means standard output."""
 HELD_OUT = ("split", "prompts", "completions", "base")
 PUBLISHED = ("length", "protocol", "data_dir", "limit", "batch", "device", "precision", "nf4")
 """Options that belong to one of the two evaluations; None where they were not given."""
@@ -49,7 +52,12 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         help="a run's folder; with --task also a model's, or its name",
     )
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the measures to a file (or folder)")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="OUT",
+        help="write the measures to a file (or folder); - writes them to standard output",
+    )
     runs = parser.add_argument_group("a run's own held-out prompts")
     runs.add_argument(
         "--split",
@@ -106,11 +114,15 @@ def _held_out(options: argparse.Namespace) -> int:
     from dtm.evaluation.evaluate import held_out
     from dtm.models.transformer import Transformer
     from dtm.report.display import measures_table
-    from dtm.runs.folder import make_folder, write_json
+    from dtm.runs.folder import make_folder
     from dtm.tasks.language import LanguageTask
+    from dtm.writing import write_json
+
+    piped = options.json == STDOUT
+    console = Console(stderr=piped)
 
     refuse_model(options.model, "say what it is to solve with --task")
-    if options.json is not None:
+    if options.json is not None and not piped:
         make_folder(options.json.parent)
     run = api.Run.open(options.model)
     assembly = run.assembly
@@ -124,21 +136,27 @@ def _held_out(options: argparse.Namespace) -> int:
     asked_for = held_out(assembly.task, setting)
     there = len(set(map(str, asked_for.views)))
     if there < setting.prompts:
-        print(
+        console.print(
             f"only {there} of the {setting.prompts} prompts differ: "
             f"the {setting.split} split has no more, or repeats some",
-            flush=True,
+            highlight=False,
+            soft_wrap=True,
         )
     results = {name: api.measure(assembly, model, setting) for name, model in models.items()}
-    Console().print(measures_table(results))
+    console.print(measures_table(results))
     costs: dict[str, float] = {}
     if options.base and isinstance(assembly.task, LanguageTask) and isinstance(models["tuned"], Transformer):
         costs = api.tuning_cost(assembly, models["tuned"], setting)
-        print("nats per sequence: " + ", ".join(f"{name} {value:.3f}" for name, value in costs.items()))
+        listed = ", ".join(f"{name} {value:.3f}" for name, value in costs.items())
+        console.print(f"nats per sequence: {listed}", highlight=False, soft_wrap=True)
     if options.json is not None:
         rows = {name: {**result.measures, "best": result.best} for name, result in results.items()}
         cost = {"cost": costs} if costs else {}
-        write_json(options.json, {"run": str(run.path), **asdict(setting), **rows, **cost})
+        found = {"run": str(run.path), **asdict(setting), **rows, **cost}
+        if piped:
+            print(json.dumps(found, indent=2))
+        else:
+            write_json(options.json, found)
     return 0
 
 
@@ -148,7 +166,7 @@ def _published(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from dtm.evaluation.protocol import Examination
-    from dtm.evaluation.results import FOLDER, place, write_outcome
+    from dtm.evaluation.results import FOLDER, as_json, place, write_outcome
     from dtm.evaluation.subject import Source, Subject
     from dtm.tasks.data import is_generated
     from dtm.tasks.language import BENCHMARKS
@@ -165,7 +183,8 @@ def _published(options: argparse.Namespace) -> int:
         f"--task {options.task} measures on published items, not on generated ones: name the folder that has "
         "them with --data-dir. A run's own items: dtm eval RUN without --task",
     )
-    out: Path | None = options.json
+    piped = options.json == STDOUT
+    out: Path | None = None if piped else options.json
     if out is None and source.run is not None:
         out = source.run.path / FOLDER
     # Missing files are reported before weights are loaded, and each result is saved at once.
@@ -177,10 +196,15 @@ def _published(options: argparse.Namespace) -> int:
         outcomes.append(_examine(subject, exam, data))
         if path is not None:
             write_outcome(outcomes[-1], path)
-    print(f"{options.task}, protocol {exams[0].protocol}, {len(outcomes[0].rows)} items")
-    Console().print(_table(outcomes))
+    console = Console(stderr=piped)
+    console.print(
+        f"{options.task}, protocol {exams[0].protocol}, {len(outcomes[0].rows)} items", highlight=False
+    )
+    console.print(_table(outcomes))
     for path in filter(None, places):
-        print(f"result: {path}")
+        console.print(f"result: {path}", highlight=False, soft_wrap=True)
+    if piped:
+        print(json.dumps([as_json(outcome) for outcome in outcomes], indent=2))
     return 0
 
 

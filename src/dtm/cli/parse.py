@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +33,8 @@ ALIASES = {
     "--rollout.cache": "--decoding.cache",
 }
 """Other spellings of flags."""
+RESUME_AUTO = "--resume-auto"
+"""How `--resume auto` is passed to the parsers."""
 SHAPE = {"--model.width", "--model.layers", "--model.heads", "--model.ffn"}
 """Flags for the shape of a model that `dtm pretrain` makes."""
 
@@ -49,6 +51,36 @@ def make_parser(
         add_help=add_help,
         allow_abbrev=False,
     )
+
+
+def add_resume(add: Callable[..., object], whose: str) -> None:
+    """Add the option --resume, alone or with auto; arguments go through `join_resume` first."""
+    text = f"continue the run in --out, or the {whose} latest; auto: if there is one, else start"
+    add("--resume", dest="resume", action="store_const", const=True, default=False, help=text)
+    add(RESUME_AUTO, dest="resume", action="store_const", const="auto", help=argparse.SUPPRESS)
+
+
+def join_resume(arguments: Sequence[str]) -> list[str]:
+    """Write ``--resume auto`` as one argument, so that a bare --resume takes no value.
+
+    >>> join_resume(["--resume", "auto", "--seed", "1"]), join_resume(["--resume", "maze-small"])
+    (['--resume-auto', '--seed', '1'], ['--resume', 'maze-small'])
+    """
+    joined: list[str] = []
+    for argument in arguments:
+        if argument == "auto" and joined[-1:] == ["--resume"]:
+            joined[-1] = RESUME_AUTO
+        else:
+            joined.append(RESUME_AUTO if argument == "--resume=auto" else argument)
+    return joined
+
+
+def seed(text: str) -> int:
+    """Parse a seed: an integer that is not negative."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"a seed must not be negative, got {number}")
+    return number
 
 
 def refuse(options: argparse.Namespace, names: Iterable[str], rule: str) -> None:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dtm.cli.parse import SYMBOLS, first_line, make_parser, refuse_shape, with_choices, with_flags
+from dtm.cli.parse import (
+    SYMBOLS,
+    add_resume,
+    first_line,
+    join_resume,
+    make_parser,
+    refuse_shape,
+    with_choices,
+    with_flags,
+)
 from dtm.errors import ConfigError, require
+from dtm.runs.interrupts import exit_code
 
 if TYPE_CHECKING:
     from dtm.api import Run
@@ -16,8 +27,8 @@ if TYPE_CHECKING:
     from dtm.loop.assemble import Assembly
     from dtm.runs.folder import RunFolder
 
-STOPPED = 130
-"""Exit code of a run that was stopped, so that scripts do not continue."""
+NOTHING_LEARNT = 3
+"""Exit code of a run that has finished without a gain in held-out reward."""
 
 
 def train(arguments: list[str]) -> int:
@@ -26,24 +37,24 @@ def train(arguments: list[str]) -> int:
     if parsed is None:
         return 0
     options, config = parsed
-    if _is_finished(options, "train", config):
-        return _show_run(_started(options, "train"))
+    if options.found is not None and options.found.is_finished:
+        return _show_run(options.found)
 
     from dtm.loop.assemble import assemble
     from dtm.loop.plan import training_plan
 
     assembly = assemble(config)
     if options.dry_run:
-        return _dry_run(assembly, training_plan(assembly), options)
+        return _dry_run(assembly, training_plan(assembly))
 
     from dtm import api
     from dtm.report.display import Display
 
     assembly.preflight()
-    if not options.resume:
+    if options.found is None:
         print_estimate(assembly)
     with Display(config, assembly.loop) as display:
-        run = api.train(assembly, out=options.out, resume=options.resume, callbacks=[display])
+        run = api.train(assembly, out=options.out, resume=options.found is not None, callbacks=[display])
     return _show_run(run.folder) if run.is_finished else _stopped(run, "train")
 
 
@@ -53,11 +64,14 @@ def _show_run(folder: RunFolder) -> int:
 
     from dtm.api import Run
     from dtm.report.display import summary_table
+    from dtm.report.outcome import sentence
 
-    Console().print(summary_table(Run(folder).summary))
+    summary = Run(folder).summary
+    found = summary.get("outcome", {"kind": "learnt", "text": ""})  # earlier releases did not write it
+    Console().print(summary_table(summary))
     figures = ", ".join(str(path) for path in sorted(folder.figures.glob("*.png")))
-    print(f"run:     {folder.path}\nmodel:   {folder.model}\nfigures: {figures}")
-    return 0
+    print(f"run:     {folder.path}\nmodel:   {folder.model}\nfigures: {figures}\n{sentence(found)}")
+    return 0 if found["kind"] == "learnt" else NOTHING_LEARNT
 
 
 def pretrain(arguments: list[str]) -> int:
@@ -66,8 +80,8 @@ def pretrain(arguments: list[str]) -> int:
     if parsed is None:
         return 0
     options, config = parsed
-    if _is_finished(options, "pretrain", config):
-        print(f"model: {_started(options, 'pretrain').model}")
+    if options.found is not None and options.found.is_finished:
+        print(f"model: {options.found.model}")
         return 0
 
     from dtm import api
@@ -78,11 +92,11 @@ def pretrain(arguments: list[str]) -> int:
 
     assembly = assemble(config)
     if options.dry_run:
-        return _dry_run(assembly, pretraining_plan(assembly), options)
-    if assembly.placement.device.type == "cpu" and not options.resume:
+        return _dry_run(assembly, pretraining_plan(assembly))
+    if assembly.placement.device.type == "cpu" and options.found is None:
         print(f"on the CPU: {pretraining_time_estimate(assembly)}. {STOPPING}", flush=True)
     with PretrainDisplay() as display:
-        run = api.pretrain(assembly, out=options.out, resume=options.resume, callbacks=[display])
+        run = api.pretrain(assembly, out=options.out, resume=options.found is not None, callbacks=[display])
     if not run.is_finished:
         return _stopped(run, "pretrain")
     measures = "  ".join(f"{name} {value:.3f}" for name, value in run.summary.items() if value is not None)
@@ -108,7 +122,7 @@ def print_estimate(assembly: Assembly) -> None:
 
 def _stopped(run: Run, command: str) -> int:
     print(f"stopped and saved. Continue with: dtm {command} {run.config.recipe} --resume --out {run.path}")
-    return STOPPED
+    return exit_code()  # scripts do not continue
 
 
 def _parse_run(
@@ -116,7 +130,8 @@ def _parse_run(
 ) -> tuple[argparse.Namespace, RunConfig] | None:
     """The options of the command itself, and the recipe with file and flags applied in that order.
 
-    None: help was asked for, and printed.
+    ``options.found`` is the run to continue, and None for a new one. Flags that a finished run was not run
+    with are refused. None: help was asked for, and printed.
     """
     from dtm.recipes import RECIPES, recipe
 
@@ -134,11 +149,9 @@ def _parse_run(
     own.add_argument(
         "--out", type=Path, metavar="DIR", help="the run's folder (default: a new one under runs/)"
     )
-    own.add_argument(
-        "--resume", action="store_true", help="continue the run in --out, or the recipe's latest"
-    )
+    add_resume(own.add_argument, "recipe's")
     own.add_argument("--dry-run", action="store_true", help="print the resolved plan and stop")
-    options, flags = parser.parse_known_args(arguments)
+    options, flags = parser.parse_known_args(join_resume(arguments))
 
     from dtm.cli.help import page, requested
 
@@ -150,18 +163,30 @@ def _parse_run(
         return None
     if command == "train":
         refuse_shape(flags)
-    config = _started(options, command).read_config() if options.resume else recipe(options.recipe)
+
+    from dtm.runs.folder import require_new
+    from dtm.runs.resume import find_run, require_same_config
+
+    found = options.found = find_run(options.recipe, command, options.out, options.resume)
+    config = recipe(options.recipe) if found is None else found.read_config()
     if options.config is not None:
         from dtm.config.serialise import load_yaml
 
         config = load_yaml(options.config, config)
-    return options, with_flags(config, flags, prog)
+    config = with_flags(config, flags, prog)
+    if found is not None:
+        options.out = found.path
+        if found.is_finished:
+            require_same_config(found, config)
+    elif options.out is not None:
+        require_new(options.out)
+    return options, config
 
 
 OPTIONS = """\
 options
   --out DIR                 the run's folder (default: a new one under runs/)
-  --resume                  continue the run in --out, or the recipe's latest
+  --resume [auto]           continue the run in --out, or the recipe's latest; auto: if there is one
   --config FILE             YAML file with fields to change; `dtm recipes show NAME` prints one
   --dry-run                 print the resolved plan and stop
   --method NAME             the method: a name below, or path/to/file.py:Class
@@ -171,31 +196,9 @@ options
   --data-dir DIR            folder with the data sets of the benchmarks"""
 
 
-def _started(options: argparse.Namespace, command: str) -> RunFolder:
-    """The run that is to be continued."""
-    from dtm.runs.resume import find_run
-
-    return find_run(options.recipe, command, options.out)
-
-
-def _is_finished(options: argparse.Namespace, command: str, config: RunConfig) -> bool:
-    """Whether the run to resume has finished; flags that it was not run with are refused."""
-    from dtm.runs.resume import require_same_config
-
-    if not options.resume:
-        return False
-    folder = _started(options, command)
-    if folder.is_finished:
-        require_same_config(folder, config)
-    return folder.is_finished
-
-
-def _dry_run(assembly: Assembly, plan: Mapping[str, str], options: argparse.Namespace) -> int:
+def _dry_run(assembly: Assembly, plan: Mapping[str, str]) -> int:
     from dtm.config.serialise import to_yaml
-    from dtm.runs.folder import require_new
 
-    if options.out is not None and not options.resume:
-        require_new(options.out)
     print(to_yaml(assembly.config))
     for name, value in plan.items():
         print(f"{name + ':':<22} {value}")
@@ -224,8 +227,9 @@ def sweep(arguments: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 0 … N − 1 (default: 3)")
     parser.add_argument("--jobs", type=int, default=1, metavar="J", help="runs side by side (default: 1)")
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder of the runs (default: runs/RECIPE-sweep)"
+        "--out", type=Path, metavar="DIR", help="folder of runs and results (default: runs/RECIPE-sweep)"
     )
+    parser.add_argument("--dry-run", action="store_true", help="list the runs with their state and stop")
     options, flags = parser.parse_known_args(arguments)
     if options.seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {options.seeds}")
@@ -242,13 +246,48 @@ def sweep(arguments: list[str]) -> int:
 
     from rich.console import Console
 
-    from dtm.comparison.sweep import over_seeds, run_all, sweep_table
-    from dtm.runs.folder import RUNS
+    from dtm.comparison.sweep import (
+        over_seeds,
+        run_all,
+        sweep_csv,
+        sweep_markdown,
+        sweep_rows,
+        sweep_table,
+    )
+    from dtm.runs.folder import RUNS, environment
+    from dtm.writing import write_json, write_text
 
-    out = options.out or RUNS / f"{options.recipe}-sweep"
-    runs = run_all(over_seeds(settings, range(options.seeds)), out, options.jobs)
-    Console().print(sweep_table(settings, range(options.seeds), runs))
-    print(f"runs: {out}")
+    out, seeds = options.out or RUNS / f"{options.recipe}-sweep", range(options.seeds)
+    if options.dry_run:
+        return print_plan(over_seeds(settings, seeds), out, options.jobs)
+    runs = run_all(over_seeds(settings, seeds), out, options.jobs)
+    rows = sweep_rows(settings, seeds, runs)
+    command = shlex.join(["dtm", "sweep", *arguments])
+    made = {"command": command, "commit": environment()["commit"], "seeds": list(seeds)}
+    write_json(out / "sweep.json", {**made, "rows": rows})
+    write_text(out / "sweep.csv", sweep_csv(list(settings), seeds, runs))
+    write_text(out / "sweep.md", sweep_markdown(rows, seeds))
+    Console().print(sweep_table(rows, seeds))
+    print(f"runs: {out}\nresults: {out / 'sweep.json'}, sweep.csv and sweep.md beside it")
+    return 0
+
+
+def print_plan(configs: Mapping[str, RunConfig], out: Path, jobs: int) -> int:
+    """List the runs that a sweep or a comparison would start, and how long one takes."""
+    from dtm.comparison.sweep import plan
+    from dtm.loop.assemble import assemble
+    from dtm.loop.plan import time_estimate
+
+    states = plan(configs, out)
+    width = max(map(len, states))
+    for name, state in states.items():
+        print(f"{name:<{width}}  {state}")
+    left = [name for name, state in states.items() if state != "finished"]
+    print(f"{len(left)} of {len(states)} runs are to be done, {jobs} at a time, in {out}")
+    if left:
+        first = configs[left[0]]
+        each = f"a budget of {first.budget}" if first.budget else time_estimate(assemble(first))
+        print(f"each: {each}")
     return 0
 
 
@@ -271,9 +310,7 @@ def _with_both(
 
 def _grid(varied: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Every combination of the values, under a name made of them; values are written as in YAML."""
-    import yaml
-
-    from dtm.config.serialise import joined, nested
+    from dtm.config.serialise import joined, nested, parse_yaml
 
     grid: dict[str, dict[str, Any]] = {"": {}}
     for text in varied:
@@ -283,7 +320,9 @@ def _grid(varied: Sequence[str]) -> dict[str, dict[str, Any]]:
         if field == "seed":
             raise ConfigError("--vary seed: a sweep takes the seeds 0, 1, …; say how many with --seeds N")
         grid = {
-            f"{name} {field}={value}".strip(): joined(change, nested(field, yaml.safe_load(value)))
+            f"{name} {field}={value}".strip(): joined(
+                change, nested(field, parse_yaml(value, f"--vary {text}"))
+            )
             for value in values.split(",")
             for name, change in grid.items()
         }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from dtm.cli.asking import Speaker, add_options
-from dtm.cli.parse import make_parser, refuse, refuse_model
+from dtm.cli.parse import make_parser, refuse, refuse_model, seed
 
 OF_RUNS = ("prompts", "completions", "base")
 OF_PROMPTS = ("length", "steps", "block", "temperature", "device", "precision")
@@ -45,7 +45,7 @@ def _sample_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "model", metavar="MODEL_OR_RUN", help="a run's folder; with --prompt also a model's, or its name"
     )
-    parser.add_argument("--seed", type=int, default=0, help="which prompts and which noise (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="which prompts and which noise (default: 0)")
     runs = parser.add_argument_group("a run's own prompts")
     runs.add_argument("--prompts", type=int, metavar="N", help="test prompts (default: 2)")
     runs.add_argument("--completions", type=int, metavar="K", help="completions of each (default: 1)")

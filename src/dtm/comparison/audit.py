@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from dtm.errors import CheckpointError, ConfigError, require
 from dtm.evaluation.explain import ROUNDS, differences
 from dtm.loop.fingerprint import GROUPS
 from dtm.loop.policies import is_own
+from dtm.runs.folder import read_json
 
 Entries = dict[str, dict[int, Run]]
 """The runs of a comparison by method and seed."""
@@ -47,8 +47,7 @@ def read_fingerprint(run: Run) -> dict[str, Any]:
         f"{run.path} has no {path.name}: it was made before runs could be compared. Run it again.",
         CheckpointError,
     )
-    written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return written
+    return read_json(path)
 
 
 def _by_method(runs: Sequence[Run]) -> Entries:

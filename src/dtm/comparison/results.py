@@ -103,7 +103,8 @@ class Comparison:
             name: [[{**point, "tilt": point[spent]} for point in row.curve] for row in self.of(name)]
             for name in self.methods
         }
-        return comparison_figure(curves, self.best, AXES[self.budget.unit], styles=PLAIN)
+        axis = f"{AXES[self.budget.unit]} (measured on validation prompts)"
+        return comparison_figure(curves, self.best, axis, styles=PLAIN)
 
     def to_json(self, command: str) -> dict[str, Any]:
         """Everything, with where and how it was made."""

@@ -11,11 +11,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dtm.config import METHODS, RunConfig, configure_method
 from dtm.config.registry import load_method_class
-from dtm.config.serialise import joined, leaves, nested, read_mapping, update
+from dtm.config.serialise import joined, leaves, nested, parse_yaml, read_mapping, update
 from dtm.errors import ConfigError, nearest, require
 from dtm.loop.policies import check_settings, is_own, is_under, other_fields
 
@@ -50,7 +48,7 @@ def parse_set(text: str) -> tuple[str, Changes]:
         bool(dot and field and equals and value),
         f"--set {text}: write METHOD.FIELD=VALUE, for example spg.optimizer.lr=3e-5 or spg.draws=4",
     )
-    return name, nested(field, yaml.safe_load(value))
+    return name, nested(field, parse_yaml(value, f"--set {text}"))
 
 
 def read_settings(path: Path) -> list[tuple[str, Changes]]:

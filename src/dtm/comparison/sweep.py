@@ -6,7 +6,9 @@ stopped continue. Several small models share one GPU well, because each leaves i
 
 from __future__ import annotations
 
-import shutil
+import csv
+import io
+import os
 import subprocess
 import sys
 import time
@@ -24,10 +26,11 @@ from dtm.config.serialise import obstacles, to_yaml
 from dtm.errors import CheckpointError, DtmError, require
 from dtm.loop.policies import check_settings
 from dtm.recipes import RECIPES
-from dtm.runs.bases import find_base, no_base
-from dtm.runs.checkpoint import has_checkpoint
-from dtm.runs.folder import RunFolder, write_text
-from dtm.runs.interrupts import Interrupted, Interrupts
+from dtm.runs.bases import find_base, located, no_base
+from dtm.runs.folder import RunFolder, make_folder, require_new
+from dtm.runs.interrupts import ENDS_WITH_PARENT, Interrupted, Interrupts
+from dtm.runs.lock import locked
+from dtm.writing import write_text
 
 Say = Callable[[str], None]
 Verb = Literal["train", "pretrain"]
@@ -61,16 +64,10 @@ def run_all(
     if all must finish.
     """
     require(jobs >= 1, f"jobs must be at least 1, got {jobs}")
-    if verb == "train":  # all from one base, also if another pretraining ends while they go
-        configs = {name: _with_base(config) for name, config in configs.items()}
-    waiting = [_Job(name, config, out / name, verb) for name, config in configs.items()]
-    for job in waiting:
-        check_settings(job.config)
-        job.check()
-    waiting = [job for job in waiting if not job.is_finished]
+    waiting = [job for job in _checked_jobs(configs, out, verb) if not job.is_finished]
     total, failed = len(waiting), []
     running: list[_Job] = []
-    with Interrupts() as interrupts:
+    with locked(make_folder(out)), Interrupts() as interrupts:
         try:
             while waiting or running:
                 interrupts.check()
@@ -96,14 +93,30 @@ def run_all(
     return {name: Run.open(out / name) for name in configs if name not in lost}
 
 
+def plan(configs: Mapping[str, RunConfig], out: Path, verb: Verb = "train") -> dict[str, str]:
+    """Each run of `run_all` and its state: finished, to be continued, or new; nothing is written."""
+    return {job.name: job.state for job in _checked_jobs(configs, out, verb)}
+
+
+def _checked_jobs(configs: Mapping[str, RunConfig], out: Path, verb: Verb) -> list[_Job]:
+    """A job for every configuration; settings and folders that cannot be run are refused."""
+    if verb == "train":  # all from one base, also if another pretraining ends while they go
+        configs = {name: _with_base(config) for name, config in configs.items()}
+    found = [_Job(name, config, out / name, verb) for name, config in configs.items()]
+    for job in found:
+        check_settings(job.config)
+        job.check()
+    return found
+
+
 def _with_base(config: RunConfig) -> RunConfig:
     """The configuration with the folder of its base written down."""
     if config.model.base is not None:
-        return config
+        return located(config)
     folder = find_base(config)
     if folder is None:
         raise no_base(config)
-    return replace(config, model=replace(config.model, base=str(folder)))
+    return replace(config, model=replace(config.model, base=str(folder.absolute())))
 
 
 def _stop(jobs: Sequence[_Job]) -> None:
@@ -115,22 +128,63 @@ def _stop(jobs: Sequence[_Job]) -> None:
         process.wait()
 
 
-def sweep_table(
+def sweep_rows(
     settings: Sequence[str] | Mapping[str, object], seeds: Sequence[int], runs: Mapping[str, Run]
-) -> Table:
-    """Mean and range over seeds of each setting's held-out measures."""
-    rows = {
-        name: [{**run.summary["tuned"], **_gap(run)} for run in (runs[f"{name}-{seed}"] for seed in seeds)]
-        for name in settings
-    }
-    measures = list(next(iter(rows.values()))[0])
-    table = Table("held out", caption=f"mean (lowest–highest) over seeds {', '.join(map(str, seeds))}")
-    for measure in measures:
-        table.add_column(measure, overflow="fold")
-    for name, found in rows.items():
-        spreads = [spread([row[measure] for row in found]) for measure in measures]
-        table.add_row(name, *(f"{s['mean']:.3f} ({s['low']:.3f}–{s['high']:.3f})" for s in spreads))
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Mean, lowest and highest over seeds of each setting's held-out measures."""
+    rows = {}
+    for name in settings:
+        found = [{**run.summary["tuned"], **_gap(run)} for run in (runs[f"{name}-{seed}"] for seed in seeds)]
+        rows[name] = {measure: spread([row[measure] for row in found]) for measure in found[0]}
+    return rows
+
+
+def sweep_table(rows: Mapping[str, Mapping[str, Mapping[str, float]]], seeds: Sequence[int]) -> Table:
+    """The rows for a terminal. Settings are never cut, one field per line: they tell the rows apart."""
+    table = Table(title="held-out measures", caption=_caption(seeds))
+    table.add_column("setting", no_wrap=True, overflow="fold")
+    for measure in next(iter(rows.values())):
+        table.add_column(measure.replace("_", " "), overflow="fold")
+    for name, spreads in rows.items():
+        table.add_row(name.replace(" ", "\n"), *(_cell(found, "\n") for found in spreads.values()))
     return table
+
+
+def sweep_markdown(rows: Mapping[str, Mapping[str, Mapping[str, float]]], seeds: Sequence[int]) -> str:
+    """The rows for a page."""
+    measures = list(next(iter(rows.values())))
+    lines = [f"| setting | {' | '.join(measures)} |", "|---|" + "--:|" * len(measures)]
+    lines += [
+        f"| {name} | {' | '.join(_cell(found, ' ') for found in spreads.values())} |"
+        for name, spreads in rows.items()
+    ]
+    return "\n".join([*lines, "", f"Held-out measures, {_caption(seeds)}."]) + "\n"
+
+
+def sweep_csv(settings: Sequence[str], seeds: Sequence[int], runs: Mapping[str, Run]) -> str:
+    """One line for each run: its setting, its seed and its measures."""
+    text = io.StringIO()
+    first = runs[f"{settings[0]}-{seeds[0]}"]
+    measures = [*first.summary["tuned"], *_gap(first)]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["setting", "seed", "run", *measures])
+    for name in settings:
+        for seed in seeds:
+            run = runs[f"{name}-{seed}"]
+            found = {**run.summary["tuned"], **_gap(run)}
+            writer.writerow([name, seed, run.path, *(found.get(measure) for measure in measures)])
+    return text.getvalue()
+
+
+def _caption(seeds: Sequence[int]) -> str:
+    listed = ", ".join(map(str, seeds))
+    return f"mean (lowest–highest) over seeds {listed}" if len(seeds) > 1 else f"seed {listed}"
+
+
+def _cell(found: Mapping[str, float], between: str) -> str:
+    if found["low"] == found["high"]:
+        return f"{found['mean']:.3f}"
+    return f"{found['mean']:.3f}{between}({found['low']:.3f}–{found['high']:.3f})"
 
 
 def _gap(run: Run) -> dict[str, float]:
@@ -158,18 +212,20 @@ class _Job:
         return RunFolder(self.folder).is_finished
 
     @property
+    def state(self) -> str:
+        if self.is_finished:
+            return "finished"
+        return "to be continued" if self.folder.exists() else "new"
+
+    @property
     def has_ended(self) -> bool:
         return self.process is not None and self.process.poll() is not None
 
     def check(self) -> None:
         """Refuse a folder that holds something else than this run, before anything starts."""
-        if not self.folder.exists():
+        if not (self.folder / "config.yaml").is_file():
+            require_new(self.folder)
             return
-        require(
-            (self.folder / "config.yaml").is_file(),
-            f"{self.folder} exists and holds no run. Choose another folder with --out.",
-            CheckpointError,
-        )
         changes = list(obstacles(RunFolder(self.folder).read_config(), self.config))
         require(
             not changes,
@@ -179,20 +235,24 @@ class _Job:
         )
 
     def start(self) -> _Job:
-        """Begin the run, or continue it if it was stopped after a checkpoint."""
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        """Begin the run, or continue it if it was stopped; it ends when this process ends."""
+        resumes = (self.folder / "config.yaml").is_file()
         # The file holds every field, so a configuration that comes from no recipe can start from any.
-        recipe = self.config.recipe if self.config.recipe in RECIPES else next(iter(RECIPES))
+        recipe = self.config.recipe if resumes or self.config.recipe in RECIPES else next(iter(RECIPES))
         command = [sys.executable, "-m", "dtm", self.verb, recipe, "--out", str(self.folder)]
-        if (self.folder / "config.yaml").is_file() and has_checkpoint(self.folder / "checkpoints"):
+        if resumes:
             command.append("--resume")
-        else:
-            shutil.rmtree(self.folder, ignore_errors=True)  # killed before its first checkpoint
         settings = self.folder.with_name(f"{self.name}.yaml")
         write_text(settings, to_yaml(self.config))
         command += ["--config", str(settings)]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, ENDS_WITH_PARENT: "1"},
+            )
         self.begin = time.perf_counter()
         return self
 
@@ -202,6 +262,7 @@ class _Job:
             return f"not finished, see {self.log}"
         summary = Run.open(self.folder).summary
         measured = summary["tuned"] if self.verb == "train" else summary
+        split = f"{self.config.evaluation.split} prompts: " if self.verb == "train" else ""
         known = {name: value for name, value in measured.items() if value is not None}
         measures = "  ".join(f"{name} {value:.3f}" for name, value in known.items())
-        return f"{measures}  ({(time.perf_counter() - self.begin) / 60:.1f} min)"
+        return f"{split}{measures}  ({(time.perf_counter() - self.begin) / 60:.1f} min)"

@@ -19,14 +19,15 @@ from dtm.errors import require
 class CheckpointConfig:
     """Checkpoints for `--resume`."""
 
-    every: int = 50
-    """Steps between checkpoints; one is also written at the end of each phase and on SIGTERM."""
+    every: int | None = None
+    """Steps between checkpoints; one is also written at the end of each phase and on SIGTERM. none: 50 steps,
+    or two minutes in pretraining."""
     keep: int = 2
     """How many of the latest checkpoints stay on disk."""
 
     def __post_init__(self) -> None:
-        require(self.every >= 1, f"checkpoint.every must be at least 1, got {self.every}")
-        require(self.keep >= 1, f"checkpoint.keep must be at least 1, got {self.keep}")
+        for name, value in (("every", self.every), ("keep", self.keep)):
+            require(value is None or value >= 1, f"checkpoint.{name} must be at least 1, got {value}")
 
 
 def _c_dtm() -> MethodConfig:
@@ -71,5 +72,6 @@ class RunConfig:
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
 
     def __post_init__(self) -> None:
+        require(self.seed >= 0, f"seed must not be negative, got {self.seed}")
         if self.budget is not None:
             Budget.parse(self.budget)

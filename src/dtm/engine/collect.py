@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from dtm.engine.base import RolloutEngine
-from dtm.errors import RewardError, require
 from dtm.random import stream
 from dtm.records import COMPLETION_TENSORS, Prompts, Rollouts, join_prompts
 from dtm.tasks.base import Task
@@ -59,11 +58,6 @@ class Collector:
         views = self.task.read(finished.written)
         scores = self.scorer(repeated.views, views, repeated.columns)
         keep = [row for row, score in enumerate(scores) if score is not None]
-        require(
-            bool(keep),
-            f"reward {self.scorer.name} returned None for all {len(scores)} completions",
-            RewardError,
-        )
         device = finished.tokens.device
         rows = torch.tensor(keep, device=device)
         group = first_group + torch.arange(len(prompts), device=device).repeat_interleave(completions)

@@ -7,15 +7,16 @@ reported with its number and does not stop the others.
 from __future__ import annotations
 
 import gzip
-import json
 import math
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from dtm.errors import DataError, nearest, require
+from dtm.files import bounded_lines, json_row
 from dtm.tasks.answers import countdown, gsm8k, math500, sudoku
 from dtm.tasks.answers.verdict import RULES, Grader, Rules, Verdict
 
@@ -42,6 +43,8 @@ class Totals:
     other_tasks: int = 0
     """Rows that name another task in a field "task": left out."""
     errors: int = 0
+    undecided: int = 0
+    """Comparisons that ran past their deadline twice: counted as wrong."""
 
     def add(self, verdict: Verdict) -> None:
         """Count one verdict."""
@@ -50,6 +53,7 @@ class Totals:
             return
         self.rows += 1
         self.correct += verdict.correct
+        self.undecided += verdict.undecided
         self.correct_cells += verdict.correct_cells or 0
         self.empty_cells += verdict.empty_cells or 0
 
@@ -62,6 +66,8 @@ class Totals:
             lines.append(f"rows without a gold answer (ground_truth null), not counted: {self.without_gold}")
         if self.other_tasks:
             lines.append(f"rows of other tasks, left out: {self.other_tasks}")
+        if self.undecided:
+            lines.append(f"comparisons past their deadline, counted as wrong: {self.undecided}")
         if self.errors:
             lines.append(f"rows that could not be graded: {self.errors}")
         return lines
@@ -95,23 +101,20 @@ def grade_rows(
 def open_lines(file: str) -> Iterator[bytes]:
     """The lines of a file, gzipped or not; ``-`` is the standard input."""
     if file == "-":
-        yield from sys.stdin.buffer
+        yield from bounded_lines(sys.stdin.buffer)
         return
     path = Path(file)
     require(path.is_file(), f"no file {file}", DataError)
     try:
         opener = gzip.open if path.suffix == ".gz" else open
         with opener(path, "rb") as stream:
-            yield from stream
-    except (gzip.BadGzipFile, EOFError) as problem:
+            yield from bounded_lines(stream)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
         raise DataError(f"{file} is not a whole gzip file: {problem}") from None
 
 
 def _row(line: bytes) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as problem:
-        raise DataError(f"not JSON, {problem}") from None
+    row = json_row(line, "", DataError)
     require(isinstance(row, dict), f"must be a JSON object, is a {type(row).__name__}", DataError)
     missing = [name for name in FIELDS if name not in row]
     require(not missing, f"no {', no '.join(missing)}; a row has {', '.join(FIELDS)}", DataError)
@@ -125,6 +128,8 @@ def verdict_fields(verdict: Verdict) -> dict[str, Any]:
     fields = asdict(verdict)
     if isinstance(verdict.extracted, float) and not math.isfinite(verdict.extracted):
         fields["extracted"] = None
+    if not verdict.undecided:
+        del fields["undecided"]
     if verdict.empty_cells is None:
         del fields["correct_cells"], fields["empty_cells"]
     return fields

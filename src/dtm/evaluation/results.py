@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dtm.errors import DataError, require
-from dtm.runs.folder import make_folder, write_json, write_text
+from dtm.runs.folder import make_folder
+from dtm.writing import write_json, write_text
 
 if TYPE_CHECKING:  # comparing results needs no torch
     from dtm.evaluation.protocol import Examination, Outcome
@@ -57,16 +58,20 @@ def read_rows(path: Path, result: dict[str, Any]) -> list[dict[str, Any]] | None
 def write_outcome(outcome: Outcome, path: Path) -> None:
     """The result, and its items beside it."""
     rows = path.with_suffix(".jsonl")
+    lines = (json.dumps({"task": outcome.asked.task, **row}) + "\n" for row in outcome.rows)
+    write_text(rows, "".join(lines))
+    write_json(path, {**as_json(outcome), "rows": rows.name})
+
+
+def as_json(outcome: Outcome) -> dict[str, Any]:
+    """The result without its items."""
     asked = outcome.asked
-    write_text(rows, "".join(json.dumps({"task": asked.task, **row}) + "\n" for row in outcome.rows))
-    result = {
+    return {
         "task": asked.task,
         "protocol": asked.protocol,
         "length": asked.length,
         "items": len(outcome.rows),
         "measures": outcome.measures,
         "minutes": round(outcome.seconds / 60, 2),
-        "rows": rows.name,
         "fingerprint": outcome.fingerprint,
     }
-    write_json(path, result)

@@ -100,7 +100,8 @@ class Anneal(Loop):
     ) -> tuple[MaskedStates, Weights]:
         """Rollouts by priority, whose row weights make up for how often each is drawn."""
         rows, priority = self.config.optimizer.batch, self.config.replay.priority
-        rollouts, weights, factor = replay.draw(rows, priority, generator)
+        neutral = self.method.neutral_weight(replay.weights.log_z)
+        rollouts, weights, factor = replay.draw(rows, priority, generator, neutral)
         states = masking.states(rollouts, mask_id, generator)
         return replace(states, row_weight=states.row_weight * factor), weights
 
@@ -169,9 +170,10 @@ class Anneal(Loop):
 
     def closing(self, values: Mapping[str, Any]) -> str | None:
         """How the phase ended."""
+        available = values["available"]
         return (
             f"phase {values['phase'] + 1}  a {values['tilt']:.3g} → {values['tilt'] + values['h']:.3g}  "
             f"{values['steps']} steps ({values['reason']})  ESS {values['ess']:.2f}  "
             f"absorbed {share(values['absorbed'])} ± {share(values['absorbed_error'])} "
-            f"of {values['available']:.3f} nats"
+            f"of {number(available if math.isfinite(available) else None, 3)} nats"
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 from dtm.capacity.memory import Memory, TrainingShape, estimate, parameters
 from dtm.capacity.preflight import check_device, check_fp8, check_memory, recomputed_blocks
-from dtm.config import RunConfig, TaskConfig
+from dtm.config import LanguageConfig, MazeConfig, MiniConfig, RunConfig, TaskConfig
 from dtm.config.registry import load_method_class
 from dtm.engine import Decoder, LocalEngine, RolloutEngine, build_decoder
 from dtm.engine.collect import Collector
@@ -29,13 +29,24 @@ from dtm.methods.base import Method
 from dtm.models.adapters import LoRA
 from dtm.models.denoiser import Denoiser
 from dtm.models.families import read_shape
+from dtm.models.nf4 import bitsandbytes
 from dtm.models.placement import Placement
 from dtm.models.policy import Policy
 from dtm.models.shape import TransformerConfig
 from dtm.models.storage import check_weights
 from dtm.models.transformer import Transformer
 from dtm.random import stream
-from dtm.runs.bases import GIVEN, asked_for, check_base, find_base, is_factory, is_newest, load_base, no_base
+from dtm.runs.bases import (
+    GIVEN,
+    asked_for,
+    check_base,
+    find_base,
+    is_factory,
+    is_newest,
+    load_base,
+    located,
+    no_base,
+)
 from dtm.tasks.base import Reward, Task
 from dtm.tasks.build import as_task, build_task
 from dtm.tasks.language import LanguageTask
@@ -66,7 +77,7 @@ class Assembly:
         model = self.config.model
         if self.base_folder is None or not is_newest(model.base, self.base_folder):
             return self.config
-        return replace(self.config, model=replace(model, base=str(self.base_folder)))
+        return replace(self.config, model=replace(model, base=str(self.base_folder.absolute())))
 
     @cached_property
     def masking(self) -> Masking:
@@ -233,6 +244,7 @@ def assemble(
 
     ``opened``: the configuration is that of a finished run, whose base may be gone until it is used.
     """
+    config = located(config)
     found = method or load_method_class(config.method.name)(config.method)
     require(
         isinstance(found, Method),
@@ -250,6 +262,8 @@ def assemble(
         config = replace(config, reward=replace(config.reward, function=reward_name(reward)))
     loop = make_loop(config, found)
     placement = Placement.resolve(config.device, config.precision, config.compile, config.model.nf4)
+    if config.model.nf4:
+        bitsandbytes()  # a missing library is told before any work, also by --dry-run
     decoder = build_decoder(config.decoding)
     folder = _find_base(config, opened)
     asked = asked_for(config.model)
@@ -285,7 +299,16 @@ def build_scorer(config: RunConfig, task: Task, reward: Reward | None = None) ->
     else:
         require(config.task.kind != "custom", "your own data needs your own reward: --reward module:function")
         function, name = task.reward, f"{task.name}'s own"
-    return Scorer(function, name, settings.on_error, settings.timeout, settings.declared)
+    trusted = function == task.reward and isinstance(config.task, MazeConfig | MiniConfig | LanguageConfig)
+    return Scorer(
+        function,
+        name,
+        settings.on_error,
+        settings.timeout,
+        settings.declared,
+        settings.workers,
+        settings.in_process or trusted,
+    )
 
 
 def new_shape(config: RunConfig, task: Task) -> TransformerConfig:

@@ -38,7 +38,7 @@ class Progress:
     exact_because: str | None = None
     """Why rollouts fell back to exact decoding; None: they did not."""
     evaluations: list[dict[str, float]] = field(default_factory=list)
-    """Held-out measures at each tilt reached, the base's first."""
+    """Held-out measures at tilts reached: the base's first, the latest, and the best of those between."""
     seconds: float = 0.0
     """Time since the start, evaluations included, also before a resume."""
     asked: int = 0
@@ -72,6 +72,13 @@ class Progress:
         self.tilt += self.h
         self.phase += 1
         self.h = None
+
+    def measured(self, row: dict[str, float], recent: int) -> None:
+        """Add an evaluation; keep the base's, the ``recent`` latest ones, and the best of the others."""
+        self.evaluations.append(row)
+        while len(self.evaluations) > recent + 2:
+            worse = min((1, 2), key=lambda place: self.evaluations[place]["reward"])
+            del self.evaluations[worse]
 
     def place(self) -> dict[str, Any]:
         """Where the run stands, as every row of a phase says it."""

@@ -72,16 +72,16 @@ class Replay:
         self._hold(concatenate([self.rollouts.select(stays), fresh]))
 
     def draw(
-        self, rows: int, priority: float, generator: torch.Generator
+        self, rows: int, priority: float, generator: torch.Generator, neutral: float = 1.0
     ) -> tuple[Rollouts, Weights, Float[Tensor, " B"]]:
         """A batch with its weights, and the importance weight of each row.
 
-        A row whose weight is near the mean moves the student hardly at all, and costs as much as any
-        other. A share ``priority`` of the draws therefore goes to rows in proportion to |w̄ − 1|, the
-        rest to all alike; a row drawn with probability p counts 1 / (N p), so nothing is biased and no
-        factor exceeds 1 / (1 − priority).
+        A row whose weight is near ``neutral`` (c̄, or the mean weight) moves the student hardly at all, and
+        costs as much as any other. A share ``priority`` of the draws therefore goes to rows in proportion to
+        |w̄ − neutral|, the rest to all alike; a row drawn with probability p counts 1 / (N p), so nothing is
+        biased and no factor exceeds 1 / (1 − priority).
         """
-        surprise = torch.expm1(self.weights.log_weight.double()).abs()
+        surprise = (self.weights.log_weight.double().exp() - neutral).abs()
         even = torch.full_like(surprise, 1 / len(self))
         total = surprise.sum()
         probability = (1 - priority) * even + priority * (surprise / total if total > 0 else even)

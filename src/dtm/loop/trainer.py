@@ -10,8 +10,11 @@ The policy (`Anneal` or `Iterate`) decides how long a phase is, how the learning
 
 from __future__ import annotations
 
+import math
 import time
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ import torch
 from dtm.capacity.peak import forget_peak, peak_memory
 from dtm.config.budget import Budget, cooling_factor
 from dtm.distributed import require_one_process
-from dtm.errors import DivergedError, RewardError
+from dtm.errors import DivergedError, DtmWarning, RewardError, StorageError, require
 from dtm.loop.assemble import Assembly
 from dtm.loop.learner import Learner
 from dtm.loop.ledger import Ledger
@@ -32,6 +35,12 @@ from dtm.records import Rollouts
 from dtm.runs.checkpoint import load_latest, save_checkpoint
 from dtm.runs.events import Callback, Event
 from dtm.runs.interrupts import Interrupted
+from dtm.tilts import LOW_ESS
+
+SAVE_EVERY = 50
+"""Steps between checkpoints where the configuration does not say."""
+RECENT = 8
+"""Latest evaluations that a checkpoint holds; metrics.jsonl has all."""
 
 
 class Trainer:
@@ -73,6 +82,7 @@ class Trainer:
         )
         self.progress = Progress()
         self.replay: Replay | None = None
+        self._unlogged: StorageError | None = None
         self._clock = time.perf_counter()
 
     # ── the loop ─────────────────────────────────────────────────────────────────────────────────
@@ -80,27 +90,35 @@ class Trainer:
     def run(self) -> Progress:
         """Train until the policy, a plateau, or the budget ends the run.
 
-        A signal, a failing reward or a gradient that is not finite stops it earlier; the last step is saved.
+        A signal, a failing reward, a gradient that is not finite or a failed write stops it earlier; the last
+        step is saved.
         """
         self._clock = time.perf_counter() - self.progress.seconds
         forget_peak(self.device)
+        every = self.config.checkpoint.every or SAVE_EVERY
         try:
             timed = self.budget is not None and self.budget.unit == "seconds"
             if timed and self.placement.compiles:
                 self._warm_up()
             while not (self.progress.h is None and self._is_finished()):
+                self._check_log()
                 self.between()
                 before = self.progress.step
                 self._advance()
                 closed = self.progress.h is None and self.loop.saves_phases
                 stepped = self.progress.step > before
-                if closed or (stepped and self.progress.step % self.config.checkpoint.every == 0):
+                if closed or (stepped and self.progress.step % every == 0):
                     self.save()
         except (Interrupted, RewardError, DivergedError):
             self.save()
             raise
+        except StorageError:
+            with suppress(StorageError):  # the checkpoint may still fit
+                self.save()
+            raise
         self.save()
         self._emit("stopped", reason=self.progress.finished, tilt=self.progress.tilt)
+        self._check_log()
         return self.progress
 
     def save(self) -> None:
@@ -156,9 +174,29 @@ class Trainer:
         progress = self.progress
         rollouts = self.sampling.collect("rebuild", self.loop.prompts, 0, progress, self._emit)
         h = self.loop.begin(rollouts, progress.tilt, self.optimizer)
-        self.replay = self._hold(rollouts, h)
+        replay = self._hold(rollouts, h)
+        if self.loop.measures_absorbed:
+            self._check_weights(replay)
+        self.replay = replay
         progress.begin_phase(h, self.method.new_control())
-        return self.replay
+        return replay
+
+    def _check_weights(self, replay: Replay) -> None:
+        """Refuse weights e^{hr} that are not finite; warn where few rollouts carry them."""
+        weights, reward = replay.weights, replay.rollouts.reward
+        cause = (
+            f"h = {replay.h:g} is large for rewards from {float(reward.min()):.4g} to "
+            f"{float(reward.max()):.4g}. Use --tilt.step auto, or a smaller --tilt.step"
+        )
+        finite = bool((weights.log_weight.isfinite() & weights.peers.isfinite()).all())
+        if len(torch.unique(replay.rollouts.group)) < len(replay):  # the KL to gain needs a prompt with peers
+            finite = finite and math.isfinite(replay.available)
+        require(finite, f"the weights e^(h r) of the rollouts are not finite: {cause}", DivergedError)
+        if replay.ess < LOW_ESS:
+            notice = (
+                f"ESS {replay.ess:.2g}: {replay.ess:.1%} of the rollouts decide this phase, because {cause}"
+            )
+            warnings.warn(notice, DtmWarning, stacklevel=2)
 
     def step(self, replay: Replay) -> None:
         """Run one update, charge the budget, emit an event."""
@@ -226,7 +264,7 @@ class Trainer:
         row = {"tilt": progress.tilt, **result.measures}
         if result.best is not None:
             row["best"] = result.best
-        progress.evaluations.append(row)
+        progress.measured(row, recent=max(RECENT, self.config.evaluation.patience or 0))
         progress.measured_at = self._spent_share()
         self._emit("evaluation", **row)
         drawn = {"prompts": result.prompts, "completions": result.completions, "rewards": result.rewards}
@@ -245,4 +283,12 @@ class Trainer:
         seconds = round(time.perf_counter() - self._clock, 3)
         row = {**values, **self.progress.spent, "seconds": seconds}
         for callback in self.callbacks:
-            callback(Event(kind, self.progress.step, row))
+            try:
+                callback(Event(kind, self.progress.step, row))
+            except StorageError as problem:
+                self._unlogged = problem
+
+    def _check_log(self) -> None:
+        """Raise the error of a failed callback at a safe point, where the state can be saved."""
+        if self._unlogged is not None:
+            raise self._unlogged

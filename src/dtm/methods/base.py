@@ -74,6 +74,10 @@ class Method(ABC):
         """The running estimate of the best control variate at the start of a phase."""
         return AdaptiveControl()
 
+    def neutral_weight(self, log_z: float) -> float:
+        """w̄ of a rollout that carries no signal; the buffer draws others more often."""
+        return 1.0
+
     def tuning(self, config: RunConfig) -> tuple[Changes, ...]:
         """Settings to try beside ``config`` in `dtm compare --tune`; override to derive them from it."""
         return self.knobs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
@@ -88,6 +89,11 @@ class CDTM(Method):
     def new_control(self) -> AdaptiveControl:
         """With the configured memory."""
         return AdaptiveControl(self.config.control_memory)
+
+    def neutral_weight(self, log_z: float) -> float:
+        """c̄ where it is known beforehand: a rollout with w̄ = c̄ only distils π_a."""
+        known = {"zero": 0.0, "one": math.exp(-log_z)}
+        return known.get(self.config.control_variate, 1.0)
 
     def tuning(self, config: RunConfig) -> tuple[Changes, ...]:
         """Twice the tilt per phase, and the paper's c = 1 without the guard."""

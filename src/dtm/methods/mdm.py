@@ -14,6 +14,5 @@ def mdm_loss(denoiser: Denoiser, states: MaskedStates) -> Float[Tensor, ""]:
 
     An upper bound on −log ρ_θ(x_1); over held-out data, on the cross-entropy.
     """
-    log_pi = denoiser(states.tokens, states.attention, states.scored, clean=states.context)
-    hit = log_pi.gather(-1, states.x1[:, None]).squeeze(-1)
-    return -(states.weight * hit).sum() / states.batch_rows
+    rows = denoiser(states.tokens, states.attention, states.scored, head=False, clean=states.context)
+    return -(states.weight * denoiser.log_prob(rows, states.x1)).sum() / states.batch_rows

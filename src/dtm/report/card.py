@@ -11,6 +11,7 @@ from typing import Any, Literal
 from dtm.config import LanguageConfig, MazeConfig, MiniConfig, RunConfig
 from dtm.config.registry import load_method_class
 from dtm.loop.policies import make_loop
+from dtm.report.outcome import sentence
 
 Form = Literal["adapter", "merged", "weights"]
 """Contents of the folder."""
@@ -31,7 +32,7 @@ def model_card(
     """The card of a run's model; ``results`` are those of published protocols (`dtm eval --task`)."""
     sections = [
         _front_matter(config, form),
-        f"# {config.recipe}, {_how(config) if 'tuned' in summary else 'pretrained'}",
+        f"# {config.recipe}, {_how(config, summary)}",
         "\n".join(f"- {line}" for line in _facts(config, summary)),
         _held_out(summary),
         _published(results),
@@ -40,8 +41,17 @@ def model_card(
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _how(config: RunConfig) -> str:
-    return f"tuned by {config.method.name}"
+def _how(config: RunConfig, summary: Mapping[str, Any]) -> str:
+    if "tuned" not in summary:
+        return "pretrained"
+    return (
+        f"tuned by {config.method.name}" if _has_learnt(summary) else "not tuned: the run has learnt nothing"
+    )
+
+
+def _has_learnt(summary: Mapping[str, Any]) -> bool:
+    """Whether the held-out reward rose; runs of earlier releases do not say, and are taken to have learnt."""
+    return bool(summary.get("outcome", {"kind": "learnt"})["kind"] == "learnt")
 
 
 def _front_matter(config: RunConfig, form: Form) -> str:
@@ -67,11 +77,13 @@ def _facts(config: RunConfig, summary: Mapping[str, Any]) -> list[str]:
         ]
     method = load_method_class(config.method.name)(config.method)
     fields = [f"{name} {value}" for name, value in asdict(config.method).items() if name != "name"]
-    reached = make_loop(config, method).reached(summary["tilt"])
+    reached = f"{make_loop(config, method).reached(summary['tilt'])} in {summary['steps']} steps"
+    if not _has_learnt(summary):
+        reached = f"{summary['steps']} steps, {sentence(summary['outcome'])}"
     lines = [
         f"base: `{config.model.base}`{' in NF4' if config.model.nf4 else ''}",
         f"method: {config.method.name} ({', '.join(fields)})",
-        f"{reached} in {summary['steps']} steps; {summary['finished']}",
+        f"{reached}; {summary['finished']}" if _has_learnt(summary) else reached,
         f"reward: {config.reward.function or _own_reward(config)}",
         data,
         made,

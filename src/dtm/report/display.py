@@ -136,9 +136,11 @@ def summary_table(summary: dict[str, Any]) -> Table:
     """Base, tuned and best possible, and the share of the gap that was closed."""
     closed = summary.get("gap_closed")
     title = f"{summary['recipe']}, seed {summary['seed']}: {summary['finished']}"
-    caption = f"{summary['minutes']:.1f} minutes" + (
-        "" if closed is None else f"; {closed:.0%} of the gap to the best possible reward closed"
-    )
+    before, after = (summary[model]["reward"] for model in ("base", "tuned"))
+    gain = "" if closed is None else f"; {closed:.0%} of the gap to the best possible reward closed"
+    if after < before:
+        gain = f"; reward fell ({before:.3f} → {after:.3f})"
+    caption = f"{summary['minutes']:.1f} minutes{gain}"
     table = Table("held out", "base", "tuned", "best possible", title=title, caption=caption)
     for name, value in summary["base"].items():
         best = f"{summary['best']:.3f}" if name == "reward" and "best" in summary else ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,8 @@ from dtm.models.export import WEIGHTS, merge_adapter, read_adapter
 from dtm.models.families import read_shape
 from dtm.models.tokenizers import PARTS
 from dtm.report.card import Form, model_card
-from dtm.runs.folder import RunFolder, make_folder, write_text
+from dtm.runs.folder import RunFolder, make_folder, read_json
+from dtm.writing import copy_file, write_text
 
 TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template*", "added_tokens.json", *PARTS)
 """Files of a base that a model with all its weights needs too."""
@@ -24,7 +23,7 @@ TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template*", "added_t
 
 def export_run(run: RunFolder, out: Path, merged: bool = False) -> None:
     """Write a finished run's model to ``out``; ``merged`` adds an adapter into its base's own weights."""
-    model, summary = run.finished(run.model), json.loads(run.finished(run.summary).read_text("utf-8"))
+    model, summary = run.finished(run.model), read_json(run.finished(run.summary))
     has_adapter = (model / ADAPTER).is_file()
     require(
         not out.exists() or (out.is_dir() and not any(out.iterdir())),
@@ -47,14 +46,14 @@ def export_run(run: RunFolder, out: Path, merged: bool = False) -> None:
         tokenizer = Source.find(str(run.path)).tokenizer
         _copy((path for path in model.iterdir() if path.suffix in (".json", ".safetensors")), out)
         _copy((path for pattern in TOKENIZER for path in tokenizer.glob(pattern)), out)
-    made_by = json.loads((run.path / "environment.json").read_text("utf-8"))["commit"]
-    card = model_card(run.read_config(), {"commit": made_by, **summary}, form, _results(run))
+    made_by = {"commit": run.started.get("commit")}
+    card = model_card(run.read_config(), made_by | summary, form, _results(run))
     write_text(out / "README.md", card)
 
 
 def _copy(files: Iterable[Path], out: Path) -> None:
     for path in files:
-        shutil.copyfile(path, out / path.name)
+        copy_file(path, out / path.name)
 
 
 def _results(run: RunFolder) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,31 +10,32 @@ from dtm.loop.assemble import Assembly
 from dtm.loop.progress import Progress
 from dtm.report.card import Form, model_card
 from dtm.report.figures import annealing_figure, phases_figure
-from dtm.runs.events import read_events
-from dtm.runs.folder import RunFolder, write_json, write_text
+from dtm.report.outcome import outcome
+from dtm.runs.events import read_events, read_lines
+from dtm.runs.folder import RunFolder
+from dtm.writing import save_figure, write_json, write_text
 
 
 def write_report(folder: RunFolder, assembly: Assembly, progress: Progress) -> dict[str, Any]:
     """Figures, ``summary.json`` and the model card, from what the run has logged."""
     config, task, loop = assembly.run_config, assembly.task, assembly.loop
-    made_by = json.loads((folder.path / "environment.json").read_text(encoding="utf-8"))["commit"]
-    summary = summarise(config, progress, made_by)
+    summary = summarise(config, progress, folder.started.get("commit"))
     left_out = getattr(task, "too_long", {})
     if any(left_out.values()):
         summary["too_long"] = left_out
-    folder.figures.mkdir(exist_ok=True)
-    measured = read_events(folder.metrics, "evaluation")
+    best, measured = summary.get("best"), read_events(folder.metrics, "evaluation")
     phases = [row | {"step": row["h"]} for row in read_events(folder.metrics, "phase")]
+    summary["outcome"] = outcome(summary, phases)
+    before, after = (read_samples(folder.samples, first) for first in (True, False))
+    # Rows and samples may have been lost; that is no reason not to finish.
     figures = {
-        "annealing": annealing_figure(measured, best=summary.get("best"), axis=loop.axis),
-        "phases": phases_figure(phases) if loop.measures_absorbed else None,
-        "samples": task.picture(
-            read_samples(folder.samples, first=True), read_samples(folder.samples, first=False)
-        ),
+        "annealing": annealing_figure(measured, best=best, axis=loop.axis) if measured else None,
+        "phases": phases_figure(phases) if loop.measures_absorbed and phases else None,
+        "samples": task.picture(before, after) if before and after else None,
     }
     for name, figure in figures.items():
         if figure is not None:
-            figure.savefig(folder.figures / f"{name}.png", dpi=150)
+            save_figure(figure, folder.figures / f"{name}.png")
     form: Form = "weights" if config.adapter.rank is None else "adapter"
     write_text(folder.model / "README.md", model_card(config, summary, form))
     write_json(folder.summary, summary)
@@ -68,7 +68,8 @@ def summarise(config: RunConfig, progress: Progress, commit: str | None = None) 
 
 
 def read_samples(folder: Path, first: bool) -> list[tuple[Any, Any]]:
-    """Prompts and completions of the first or the last evaluation."""
+    """Prompts and completions of the first or the last evaluation; none if there is no file."""
     files = sorted(folder.glob("*.jsonl"))
-    rows = files[0 if first else -1].read_text(encoding="utf-8").splitlines()
-    return [(row["prompt"], row["completion"]) for row in map(json.loads, rows)]
+    names = ("prompt", "completion")
+    rows = read_lines(files[0 if first else -1], names) if files else ()
+    return [(row["prompt"], row["completion"]) for row in rows]

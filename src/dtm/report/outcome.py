@@ -1,0 +1,56 @@
+"""Whether a run has learnt, in one line that a person can act on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from dtm.tilts import LOW_ESS
+
+Kind = Literal["learnt", "nothing to learn", "step too large", "not absorbed"]
+
+
+def outcome(summary: Mapping[str, Any], phases: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The kind of a finished run's outcome and a sentence about it, from its summary and phases.
+
+    A run has learnt where the held-out reward rose. Where it did not, the phases tell why: they took no step,
+    their weights rested on few rollouts, or the updates did not follow them.
+    """
+    before, after = summary["base"]["reward"], summary["tuned"]["reward"]
+    moved = f"held-out reward {before:.4g} → {after:.4g}"
+    if summary["steps"] and after > before:
+        return _made("learnt", moved)
+    if not summary["steps"]:
+        return _made(
+            "nothing to learn",
+            "all completions earned the same reward, so no step was taken. Use a reward that tells "
+            "completions apart, more --replay.completions, or a base that earns it sometimes",
+        )
+    if "best" in summary and before >= summary["best"]:
+        return _made("nothing to learn", f"the base earns the best possible reward already; {moved}")
+    ess = min((row["ess"] for row in phases if row["steps"]), default=1.0)
+    if _anneals(phases) and ess < LOW_ESS:
+        return _made(
+            "step too large",
+            f"{moved}. The weights rested on {ess:.1%} of the rollouts: use --tilt.step auto, or a smaller "
+            "--tilt.step",
+        )
+    longer = "--tilt.max-steps" if _anneals(phases) else "--iterate.iterations"
+    return _made(
+        "not absorbed",
+        f"{moved}. Raise --optimizer.lr or {longer}; if updates are noisy, raise --replay.prompts",
+    )
+
+
+def sentence(found: Mapping[str, str]) -> str:
+    """The outcome as one line."""
+    return f"{found['kind']}: {found['text']}"
+
+
+def _made(kind: Kind, text: str) -> dict[str, str]:
+    return {"kind": kind, "text": text}
+
+
+def _anneals(phases: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the phases had a tilt to absorb."""
+    return any(row.get("absorbed") is not None for row in phases)

@@ -88,61 +88,6 @@ def test_the_leave_one_out_baseline_moves_no_minimiser(h):
     assert float(ratio[0]) == pytest.approx(float((law * (-h * reward).exp()).sum()))
 
 
-@pytest.mark.parametrize("h", [0.5, 2.0])
-def test_available_kl_with_a_baseline_is_the_prompt_weighted_formula(h):
-    """Two prompts of 20,000 rollouts each, in the proportions of their laws."""
-    laws = [[(0.25, 0.0), (0.75, 1.0)], [(0.5, -0.4), (0.3, 0.5), (0.2, 0.9)]]
-    baselines, rows = [0.7, -0.2], 20_000
-    reward, group, offset = [], [], []
-    above = below = 0.0
-    for prompt, law in enumerate(laws):
-        for chance, value in law:
-            reward += [value] * round(chance * rows)
-        group += [prompt] * rows
-        offset += [baselines[prompt]] * rows
-        z = sum(chance * math.exp(h * value) for chance, value in law)
-        gain = sum(chance * math.exp(h * value) * h * value for chance, value in law) - z * math.log(z)
-        scale = math.exp(-h * baselines[prompt])
-        above, below = above + scale * gain, below + scale * z
-    found = tilts.available_kl(tensor(*reward), torch.tensor(group), h, tensor(*offset))
-    assert found == pytest.approx(above / below, abs=3e-4)
-    assert found != pytest.approx(tilts.available_kl(tensor(*reward), torch.tensor(group), h), abs=1e-3)
-
-
-def test_available_kl_needs_a_second_completion():
-    assert math.isnan(tilts.available_kl(tensor(1, 2), torch.tensor([0, 1]), 1.0))
-    assert tilts.available_kl(tensor(1, 1, 5), torch.tensor([0, 0, 1]), 1.0) == pytest.approx(0)
-
-
-def by_hand_available(groups: list[list[float]], baselines: list[list[float]], h: float) -> float:
-    """The formula of `available_kl` in plain loops, with the jackknife of Z log Z written out."""
-
-    def z_log_z(values: list[float]) -> float:
-        z = sum(math.exp(h * value) for value in values) / len(values)
-        return z * math.log(z)
-
-    above = below = 0.0
-    for rewards, offsets in zip(groups, baselines, strict=True):
-        size = len(rewards)
-        left_out = [z_log_z(rewards[:i] + rewards[i + 1 :]) for i in range(size)]
-        unbiased = size * z_log_z(rewards) - (size - 1) * sum(left_out) / size
-        earned = sum(math.exp(h * r) * h * r for r in rewards) / size
-        scale = sum(math.exp(-h * b) for b in offsets)
-        above += scale * (earned - unbiased)
-        below += scale * sum(math.exp(h * r) for r in rewards) / size
-    return above / below
-
-
-@pytest.mark.parametrize("h", [0.5, 2.0])
-def test_available_kl_of_small_groups_by_hand(h):
-    """Groups of three and two, and a baseline that differs from row to row."""
-    groups, baselines = [[0.2, 0.9, -0.3], [1.0, 0.4]], [[0.1, 0.5, -0.2], [0.8, 0.3]]
-    reward, offset = (tensor(*(v for row in rows for v in row)) for rows in (groups, baselines))
-    found = tilts.available_kl(reward, torch.tensor([4, 4, 4, 2, 2]), h, offset)
-    # Rewards may be shifted by a constant in Z log Z: the terms that are linear in Z cancel.
-    assert found == pytest.approx(by_hand_available(groups, baselines, h), rel=1e-9)
-
-
 def test_effective_sample_size_by_hand():
     """(1 + 1 + 2)² / (3 · 6)."""
     assert float(tilts.effective_sample_size(tensor(0, 0, LN2))) == pytest.approx(16 / 18)

@@ -1,7 +1,7 @@
-r"""The tilt of a buffer by h: weights e^{hr}, their effective sample size, the ladder, the KL to gain.
+r"""The tilt of a buffer by h: weights e^{hr}, their effective sample size, the ladder, the share absorbed.
 
-Functions of rewards alone. With w = e^{h r(x_1)} and Z = E_a[w], weights are w̄ = w / Z in log space, so that
-rewards and tilts of any size stay finite.
+Functions of rewards and log-ratios. With w = e^{h r(x_1)} and Z = E_a[w], weights are w̄ = w / Z in log space,
+so that rewards and tilts of any size stay finite.
 """
 
 from __future__ import annotations
@@ -138,44 +138,35 @@ def effective_tilt(reward: Float[Tensor, " N"], group: Int[Tensor, " N"], reache
     return low
 
 
-def available_kl(
-    reward: Float[Tensor, " N"],
-    group: Int[Tensor, " N"],
-    h: float,
-    baseline: Float[Tensor, " N"] | None = None,
-) -> float:
-    r"""KL(path_{a+h} ‖ path_a): what a phase can gain, in nats per sequence (docs/method.md, 8).
+def absorbed_share(
+    log_ratio: Float[Tensor, " N"], reward: Float[Tensor, " N"], group: Int[Tensor, " N"], h: float
+) -> tuple[float, float]:
+    r"""The share of a tilt by h that a student has absorbed, and its standard error (docs/method.md, 8).
 
-    For one prompt it is h E_{a+h}[r] − log Z. The objective weighs prompts p by s_p Z_p, where s_p is
-    the mean of e^{−h b} over its baselines (1 without), so what it can gain is
+        absorbed = Σ_p (E_{a+h,p}[ℓ] − E_{a,p}[ℓ]) / Σ_p (E_{a+h,p}[h r] − E_{a,p}[h r]),   ℓ = log ρ_θ / ρ_a
 
-        Σ_p s_p (E_p[w h r] − Z_p log Z_p) / Σ_p s_p Z_p.
+    for rollouts of π_a, where E_{a+h,p} weighs the completions of prompt p by e^{hr}. Each difference is a
+    covariance of ℓ, or of h r, with the same weights. If the student has tilted by s h, then ℓ is s h r plus
+    a constant of the prompt, and the answer is s whatever the sample: 0 before training, 1 at π_{a+h}.
+    Errors of ℓ that have nothing to do with the reward average out.
 
-    The joint formula h E_{a+h}[r] − log Z would also count the tilt of the prompt marginal, which no
-    conditional model can absorb. Z log Z is convex, so the plug-in mean over a group of K overshoots;
-    the jackknife removes that bias to first order. Groups of one say nothing about Z_p: they are left
-    out, and without any larger group the answer is nan.
+    Linear in ``log_ratio``: a difference of two of them gives what was absorbed in between. Prompts are
+    independent, so the error is that of a ratio of sums over prompts. Without a prompt whose rewards differ
+    the share is nan; with a single one its error is infinite.
     """
     _, member, size = torch.unique(group, return_inverse=True, return_counts=True)
-    shared = size[member] > 1
-    if not bool(shared.any()):
-        return math.nan
-    _, member, size = torch.unique(group[shared], return_inverse=True, return_counts=True)
-    # Shifting r by a constant changes nothing below, and keeps e^{hr} within float64.
-    tilt = (h * reward[shared]).double()
-    tilt = tilt - log_mean_exp(tilt)
-    offset = torch.zeros_like(tilt) if baseline is None else -h * baseline[shared].double()
 
-    def group_mean(value: Float[Tensor, " M"]) -> Float[Tensor, " G"]:
-        return (
-            torch.zeros(len(size), dtype=value.dtype, device=value.device).scatter_add(0, member, value)
-            / size
-        )
+    def total(value: Float[Tensor, " N"]) -> Float[Tensor, " P"]:
+        return torch.zeros(len(size), dtype=value.dtype, device=value.device).index_add(0, member, value)
 
-    weight = tilt.exp()
-    mean = group_mean(weight)
-    without = (size * mean)[member].sub(weight) / (size[member] - 1)
-    plug_in, dropped = torch.special.xlogy(mean, mean), torch.special.xlogy(without, without)
-    z_log_z = size * plug_in - (size - 1) * group_mean(dropped)
-    scale = size * group_mean((offset - offset.max()).exp())
-    return float((scale * (group_mean(weight * tilt) - z_log_z)).sum() / (scale * mean).sum())
+    tilt = h * reward.double()
+    peak = torch.full((len(size),), -math.inf, dtype=tilt.dtype, device=tilt.device)
+    weight = (tilt - peak.scatter_reduce(0, member, tilt, "amax")[member]).exp()
+    contrast = weight / total(weight)[member] - 1 / size[member].double()
+    moved, wanted = total(contrast * log_ratio.double()), total(contrast * tilt)
+    prompts = int((wanted > 0).sum())
+    if prompts == 0:
+        return math.nan, math.inf
+    share = moved.sum() / wanted.sum()
+    spread = (moved - share * wanted).square().sum().sqrt() / wanted.sum()
+    return float(share), float(spread) * math.sqrt(prompts / (prompts - 1)) if prompts > 1 else math.inf

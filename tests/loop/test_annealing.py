@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from dtm.config import (
 )
 from dtm.config.registry import load_method_class
 from dtm.loop.policies import make_loop
-from dtm.loop.policy import Loop, has_plateaued
+from dtm.loop.policy import Loop, has_plateaued, reading
 from dtm.loop.progress import Progress
 from dtm.losses import AdaptiveControl
 from dtm.random import stream
@@ -100,33 +101,50 @@ def lasting(max_steps: int, warmup: float, decay: float, floor: float = 0.0) -> 
 
 
 def test_the_learning_rate_rises_holds_and_falls():
-    """Four steps up, hold, and from step 6 in five steps down to zero."""
+    """Four steps up, hold, and in the last five steps down towards zero."""
     loop = lasting(20, warmup=0.2, decay=0.25)
-    factors = [loop.lr_factor(step, 6 if step >= 6 else None) for step in range(12)]
-    assert factors == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2, 0])
+    factors = [loop.lr_factor(step) for step in range(21)]
+    assert factors == pytest.approx([0.25, 0.5, 0.75, *[1] * 13, 0.8, 0.6, 0.4, 0.2, 0])
 
 
 def test_the_learning_rate_falls_to_its_floor():
     loop = lasting(20, 0.0, 0.25, floor=0.5)
-    assert [loop.lr_factor(6 + step, 6) for step in range(6)] == pytest.approx([1, 0.9, 0.8, 0.7, 0.6, 0.5])
+    assert [loop.lr_factor(step) for step in range(15, 21)] == pytest.approx([1, 0.9, 0.8, 0.7, 0.6, 0.5])
 
 
-def test_a_phase_that_ends_while_it_warms_up_falls_from_where_it_is():
-    loop = lasting(20, warmup=0.2, decay=0.1)
-    assert loop.lr_factor(1, 1) == pytest.approx(0.5)
-    assert loop.lr_factor(2, 1) == pytest.approx(0.75 * 0.5)
+def test_a_phase_that_lands_falls_to_zero_from_where_it_is():
+    """In a tenth of its steps: while it warms up, while it holds, and while it cools."""
+    loop = lasting(20, warmup=0.2, decay=0.25)
+    assert [loop.lr_factor(1 + step, 1) for step in range(3)] == pytest.approx([0.5, 0.75 / 2, 0])
+    assert [loop.lr_factor(8 + step, 8) for step in range(3)] == pytest.approx([1, 0.5, 0])
+    assert [loop.lr_factor(17 + step, 17) for step in range(3)] == pytest.approx([0.6, 0.2, 0])
 
 
 def test_without_warmup_or_cooling_the_rate_is_constant():
     loop = lasting(20, warmup=0.0, decay=0.0)
-    assert [loop.lr_factor(step, None) for step in range(3)] == [1, 1, 1]
+    assert [loop.lr_factor(step) for step in (0, 1, 19)] == [1, 1, 1]
 
 
-def test_a_phase_cools_once_enough_is_absorbed_or_the_limit_is_near():
+@pytest.mark.parametrize(
+    ("absorbed", "stalled", "expected"),
+    [((0.95, 0.04), False, "absorbed"), ((0.95, 0.06), False, None), ((0.5, 0.1), True, "no longer rising")],
+)
+def test_a_phase_lands_once_enough_or_no_more_is_absorbed(absorbed, stalled, expected):
+    progress = Progress(absorbed=absorbed[0], absorbed_error=absorbed[1], phase_step=15)
     loop = lasting(20, warmup=0.0, decay=0.25)
-    assert loop.begins_to_cool(3, surely_absorbed=0.9)
-    assert not loop.begins_to_cool(14, surely_absorbed=0.89)
-    assert loop.begins_to_cool(15, surely_absorbed=-math.inf)
+    assert loop.reason_to_land(progress, stalled) == expected
+    cooling = replace(progress, phase_step=16)
+    assert loop.reason_to_land(cooling, stalled) == (None if stalled else expected)
+    never = loop_of(RunConfig(tilt=TiltConfig(absorbed="never")))
+    assert never.reason_to_land(progress, stalled) is None
+
+
+@pytest.mark.parametrize(("steps", "read_at"), [(40, list(range(5, 40, 5))), (3, [1, 2])])
+def test_the_meter_is_read_eight_times_in_a_phase(steps, read_at):
+    loop = lasting(steps, warmup=0.0, decay=0.0)
+    assert [step for step in range(steps) if loop.reads_meter(step)] == read_at
+    never = loop_of(RunConfig(tilt=TiltConfig(absorbed="never", max_steps=steps)))
+    assert not any(never.reads_meter(step) for step in range(steps))
 
 
 def test_what_is_surely_absorbed_leaves_the_error_out():
@@ -134,10 +152,42 @@ def test_what_is_surely_absorbed_leaves_the_error_out():
     assert Progress(absorbed=0.9).surely_absorbed == -math.inf
 
 
-def test_a_phase_is_over_when_it_has_cooled_or_spent_its_steps():
+def test_a_phase_is_over_when_it_has_landed_or_spent_its_steps():
     loop = lasting(20, warmup=0.0, decay=0.25)
-    assert [loop.phase_is_over(step, cooling_from=3) for step in (7, 8)] == [False, True]
-    assert [loop.phase_is_over(step, cooling_from=None) for step in (19, 20)] == [False, True]
+    landing = [Progress(phase_step=step, landing_from=3) for step in (4, 5)]
+    assert [loop.phase_is_over(progress) for progress in landing] == [False, True]
+    assert [loop.phase_is_over(Progress(phase_step=step)) for step in (19, 20)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("ess", "absorbed", "on_buffer", "advice"),
+    [
+        (0.5, (0.6, 0.1), None, None),
+        (0.5, (0.45, 0.1), 0.9, None),
+        (0.5, None, None, None),
+        (0.05, (0.2, 0.1), 0.9, "--tilt.step auto"),
+        (0.5, (0.2, 0.1), 0.9, "absorbed 90%: raise --replay.prompts"),
+        (0.5, (0.2, 0.1), 0.3, "--optimizer.lr or --tilt.max-steps"),
+    ],
+)
+def test_a_phase_that_absorbs_little_has_a_cause(ess, absorbed, on_buffer, advice):
+    cause = lasting(20, warmup=0.0, decay=0.0).cause(ess, absorbed, on_buffer)
+    assert cause is None if advice is None else advice in cause
+
+
+@pytest.mark.parametrize(
+    ("share", "error", "shown"),
+    [
+        (0.64, 0.1, "64% ± 10%"),
+        (-0.3, 0.1, "-30% ± 10%"),
+        (0.05, 0.12, "not yet measurable"),
+        (0.5, math.inf, "not yet measurable"),
+        (None, None, "not yet measurable"),
+        (0.0, 0.0, "0%"),
+    ],
+)
+def test_a_reading_is_shown_once_it_exceeds_its_error(share, error, shown):
+    assert reading(share, error) == shown
 
 
 @pytest.mark.parametrize(

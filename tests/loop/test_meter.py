@@ -1,29 +1,24 @@
-"""The progress meter against a world in which both laws are known: two independent positions, four tokens.
-
-`reading` is the only function here that knows how the meter is called.
-"""
+"""The progress meter against a world in which both laws are known: two independent positions, four tokens."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
 from torch import nn
 
-from dtm.config import RunConfig
-from dtm.config.registry import load_method_class
-from dtm.loop.learner import Learner
-from dtm.loop.policies import make_loop
-from dtm.loop.replay import Replay
-from dtm.masking import MaskCount
+from dtm import tilts
+from dtm.loop.meter import PATIENCE, STATES, Meter
+from dtm.masking import choose_steps, visited
 from dtm.models import Denoiser, Policy
-from dtm.models.placement import Placement
 from dtm.random import stream
 from dtm.records import Rollouts
 
 TOKENS, H = 4, 0.5
 REWARD = torch.tensor([0.0, 0.3, 0.7, 1.0])
 BASE = torch.tensor([0.4, 0.3, 0.2, 0.1])
-"""π_a of a position; groups of multiples of a hundred can have exactly its proportions."""
+"""π_a of a position."""
 
 
 class Independent(Denoiser):
@@ -32,13 +27,13 @@ class Independent(Denoiser):
     def __init__(self, law: torch.Tensor) -> None:
         super().__init__()
         self.vocab_size, self.mask_id, self.eos_id = TOKENS + 1, TOKENS, 0
-        self.logits = nn.Parameter(torch.cat([law.log(), torch.zeros(1)]))
+        self.logits = nn.Parameter(torch.cat([law.log(), torch.zeros(1)]).double())
 
     def hidden(self, tokens, attention=None):
         return self.logits.expand(*tokens.shape, -1)
 
     def head(self, rows):
-        return rows
+        return rows.clone()
 
 
 def tilted(h: float) -> torch.Tensor:
@@ -46,55 +41,140 @@ def tilted(h: float) -> torch.Tensor:
     return (BASE.log() + h * REWARD).softmax(0)
 
 
-def policy(student: torch.Tensor) -> Policy:
-    made = Policy(Independent(BASE))
+def policy(student: torch.Tensor, ema: float | None = None) -> Policy:
+    made = Policy(Independent(BASE), ema)
     made.student.logits.data[:TOKENS] = student.log()
     return made
 
 
-def rollouts(prompts: int, completions: int, seed: int | None = None) -> Rollouts:
-    """Completions of two tokens: in the proportions of π_a, or drawn from it."""
-    if seed is None:
-        pairs = torch.cartesian_prod(torch.arange(TOKENS), torch.arange(TOKENS))
-        times = (completions * BASE[pairs].prod(1)).round().long()
-        written = pairs.repeat_interleave(times, 0).repeat(prompts, 1)
-    else:
-        drawn = torch.multinomial(BASE, 2 * prompts * completions, True, generator=stream(seed, "tokens"))
-        written = drawn.view(-1, 2)
+def rollouts(prompts: int, completions: int, seed: int = 0, length: int = 2) -> Rollouts:
+    """Completions drawn from π_a and revealed from left to right, after a prompt of one token."""
+    shape = (prompts * completions, length)
+    written = torch.multinomial(BASE, shape[0] * length, True, generator=stream(seed, "tokens")).view(shape)
     tokens = torch.cat([torch.zeros_like(written[:, :1]), written], 1)
-    is_completion = torch.tensor([False, True, True]).expand(tokens.shape)
-    steps = torch.tensor([-1, 0, 1]).expand(tokens.shape)
+    is_completion = (torch.arange(length + 1) > 0).expand(tokens.shape)
+    step = (torch.arange(length + 1) - 1).expand(tokens.shape)
+    log_prob = torch.cat([torch.zeros(len(written), 1), BASE[written].log()], 1)
     group = torch.arange(prompts).repeat_interleave(completions)
-    nothing = torch.zeros(tokens.shape)
-    reward, seen = REWARD[written].sum(1), torch.ones_like(is_completion)
-    return Rollouts(tokens, seen, is_completion, steps, nothing, reward, group, 0.0)
+    seen = torch.ones_like(is_completion)
+    return Rollouts(tokens, seen, is_completion, step, log_prob, REWARD[written].sum(1), group, 0.0)
 
 
-def reading(student: torch.Tensor, fresh: Rollouts, buffer: Rollouts) -> tuple[float, float | None]:
-    """The absorbed fraction of a student, and its standard error."""
-    config = RunConfig(device="cpu")
-    method = load_method_class("c-dtm")(config.method)
-    loop, placement = make_loop(config, method), Placement.resolve("cpu")
-    learner = Learner(config, policy(student), method, loop, MaskCount(), 1.0, placement)
-    found = learner.absorbed(Replay(buffer, H, method.prompt_baseline, method.credit), fresh, step=0)
+def read(student: torch.Tensor, on: Rollouts, seed: int = 0, together: int = 256) -> tuple[float, float]:
+    found = Meter(on, H, stream(seed, "meter")).read(policy(student), together)
     assert found is not None
     return found
 
 
-@pytest.mark.parametrize("tilt", [0.0, 0.25, H, 2 * H, -H])
-def test_the_meter_reads_the_share_of_the_kl_that_is_gone(tilt):
-    """1 − KL(π_{a+h} ‖ π_θ) / KL(π_{a+h} ‖ π_a): 0 untrained, 1 if perfect, negative if π_θ goes away."""
-    target, student = tilted(H), tilted(tilt)
-    left, whole = ((target * (target / law).log()).sum() for law in (student, BASE))
-    found, _ = reading(student, rollouts(4, 200), rollouts(4, 200))
-    assert found == pytest.approx(float(1 - left / whole), abs=0.12)
+def exactly(on: Rollouts, student: torch.Tensor) -> tuple[float, float]:
+    """The reading with every decoding step of every rollout."""
+    ratio = (student / BASE).log()[on.written].sum(1)
+    return tilts.absorbed_share(ratio, on.reward, on.group, H)
 
 
-def test_the_error_of_the_meter_is_the_spread_of_its_readings():
-    found = [reading(tilted(0.25), rollouts(10, 10, seed), rollouts(2, 100)) for seed in range(30)]
-    values, errors = (torch.tensor(column) for column in zip(*found, strict=True))
-    assert float(errors.mean()) == pytest.approx(float(values.std()), rel=0.4)
+@pytest.mark.parametrize("share", [0.5, 1.0, 1.5, -1.0])
+def test_the_meter_reads_the_tilt_of_the_student(share):
+    found, error = read(tilted(share * H), rollouts(60, 8))
+    assert found == pytest.approx(share, abs=3 * error)
+    assert error < 0.15 * abs(share) + 0.02
 
 
-def test_a_single_prompt_has_no_error():
-    assert reading(tilted(H), rollouts(1, 100), rollouts(2, 100))[1] is None
+def test_the_rows_of_a_pass_do_not_change_the_reading():
+    assert read(tilted(H), rollouts(4, 6), together=7) == pytest.approx(read(tilted(H), rollouts(4, 6)))
+
+
+def test_an_untrained_student_reads_nothing_without_any_error():
+    assert read(BASE, rollouts(4, 4)) == (0.0, 0.0)
+
+
+def test_all_steps_of_a_perfect_student_leave_no_error():
+    share, error = exactly(rollouts(5, 4, length=3), tilted(H))
+    assert share == pytest.approx(1, abs=1e-6)
+    assert error == pytest.approx(0, abs=1e-6)
+
+
+def test_the_interval_of_the_meter_covers_what_it_measures():
+    """A student that is wrong in a way of its own; one standard error covers two thirds, two nearly all."""
+    student = torch.tensor([0.3, 0.25, 0.3, 0.15])
+    truth = exactly(rollouts(20_000, 6, seed=99), student)[0]
+    found = [read(student, rollouts(16, 6, seed), seed) for seed in range(200)]
+    missed = torch.tensor([abs(share - truth) / error for share, error in found])
+    assert 0.6 < float((missed < 1).double().mean()) < 0.76
+    assert float((missed < 2).double().mean()) > 0.91
+
+
+def test_the_drawn_steps_add_up_to_the_whole_on_average():
+    row = rollouts(1, 1, seed=3, length=6)
+    many = row.select(torch.zeros(20_000, dtype=torch.long))
+    step, weight = choose_steps(many, STATES, stream(0, "steps"))
+    value = torch.tensor([3.0, -1.0, 4.0, 1.0, -5.0, 9.0], dtype=torch.float64)
+    estimate = (weight * value[step]).sum(1)
+    spread = float(estimate.std()) / math.sqrt(len(estimate))
+    assert float(estimate.mean()) == pytest.approx(float(value.sum()), abs=4 * spread)
+
+
+def test_steps_at_which_the_model_was_sure_are_seldom_drawn():
+    row = rollouts(1, 1, length=4)
+    row.log_prob[:] = torch.tensor([0.0, 0.0, -2.0, 0.0, -2.0])
+    step, weight = choose_steps(row.select(torch.zeros(1000, dtype=torch.long)), 1, stream(0, "steps"))
+    assert float((step % 2 == 1).double().mean()) == pytest.approx(0.9, abs=0.03)  # the even share is 0.2
+    assert float(weight.max()) == pytest.approx(1 / (0.2 / 4))
+
+
+def test_rows_without_a_recorded_surprise_draw_all_steps_alike():
+    row = rollouts(1, 1, length=4)
+    row.log_prob.zero_()
+    step, weight = choose_steps(row.select(torch.zeros(400, dtype=torch.long)), 1, stream(0, "steps"))
+    assert torch.bincount(step.flatten()).tolist() == pytest.approx([100] * 4, abs=30)
+    assert set(weight.flatten().tolist()) == {4.0}
+
+
+def test_a_visited_state_hides_what_was_revealed_later_and_scores_its_step():
+    states = visited(rollouts(1, 2, length=3), torch.tensor([0, 2]), mask_id=TOKENS)
+    assert (states.tokens == TOKENS).tolist() == [[False, True, True, True], [False, False, False, True]]
+    assert states.eligible.tolist() == [[False, True, False, False], [False, False, False, True]]
+
+
+def test_prompts_whose_rewards_agree_are_left_out():
+    mixed = rollouts(3, 2)
+    mixed.reward[:] = torch.tensor([0.1, 0.1, 0.1, 0.2, 0.3, 0.3])
+    assert Meter(mixed, H, stream(0, "meter")).rollouts.group.tolist() == [1, 1]
+    mixed.reward[:] = 0.1
+    assert Meter(mixed, H, stream(0, "meter")).read(policy(BASE), 4) is None
+
+
+def test_a_single_prompt_has_an_infinite_error():
+    assert read(tilted(H), rollouts(1, 20))[1] == math.inf
+
+
+def test_the_model_that_becomes_the_next_teacher_is_measured():
+    """With an average, the student itself is not."""
+    made = policy(tilted(H), ema=0.5)
+    assert Meter(rollouts(20, 4), H, stream(0, "meter")).read(made, 64) == (0.0, 0.0)
+    made.track()
+    assert Meter(rollouts(20, 4), H, stream(0, "meter")).read(made, 64)[0] > 0.2
+
+
+def test_a_phase_has_stalled_once_readings_rise_no_more():
+    meter = Meter(rollouts(40, 6), H, stream(0, "meter"))
+    stalled = []
+    for share in (0.2, 0.4, 0.6, *[0.6] * PATIENCE):
+        meter.read(policy(tilted(share * H)), 64)
+        stalled.append(meter.has_stalled)
+    assert stalled == [False] * (2 + PATIENCE) + [True]
+
+
+def test_a_phase_that_has_absorbed_nothing_has_not_stalled():
+    meter = Meter(rollouts(40, 6), H, stream(0, "meter"))
+    for _ in range(5):
+        meter.read(policy(BASE), 64)
+    assert not meter.has_stalled
+
+
+def test_a_restored_meter_reads_on_bit_for_bit():
+    meter = Meter(rollouts(10, 6), H, stream(0, "meter"))
+    for share in (0.2, 0.4):
+        meter.read(policy(tilted(share * H)), 64)
+    again = Meter.restored(meter.state(), 0.0, H, stream(0, "meter"))
+    assert again.read(policy(tilted(H)), 64) == meter.read(policy(tilted(H)), 64)
+    assert all(torch.equal(a, b) for a, b in zip(again.ratios, meter.ratios, strict=True))

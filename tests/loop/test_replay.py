@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -44,29 +42,6 @@ def test_weights_follow_a_refresh(baseline, make_rollouts):
     assert float(replay.weights.log_weight.exp().mean()) == pytest.approx(1, rel=1e-5)
     gaps = replay.weights.log_weight - 2.0 * (reward - offset)
     torch.testing.assert_close(gaps, gaps[:1].expand_as(gaps))
-
-
-@pytest.mark.parametrize("baseline", [False, True])
-def test_available_kl_follows_a_refresh_and_the_baseline(baseline, make_rollouts):
-    """Rewards 0, 1 gain e − 2 Z log Z, jackknifed, with Z = (1 + e)/2; rewards 1, 1 gain nothing, Z = e.
-
-    Baselines 1, 0 and 1, 1 weigh the two prompts by 1 + 1/e and 2/e; without them they weigh alike.
-    """
-    e, z = math.e, (1 + math.e) / 2
-    first, second = (1 + 1 / e, 2 / e) if baseline else (2, 2)
-    expected = first * (e - 2 * z * math.log(z)) / (first * z + second * e)
-    replay = Replay(make_rollouts([0.5, 0.5, 1.0, 1.0], [0, 0, 1, 1]), 1.0, baseline)
-    assert replay.available == pytest.approx(0, abs=1e-12)
-    replay.refresh(make_rollouts([0.0, 1.0], [2, 2]))
-    assert replay.rollouts.reward.tolist() == [1, 1, 0, 1]
-    assert replay.available == pytest.approx(expected, rel=1e-6)
-
-
-def test_rollouts_outside_the_buffer_are_weighed_on_its_normalisation(make_rollouts):
-    replay = Replay(make_rollouts([0.0, 1.0], [0, 0]), h=1.0, baseline=True)
-    fresh = make_rollouts([0.5, 0.25], [1, 1])
-    expected = torch.tensor([0.25, -0.25]) - replay.weights.log_z
-    torch.testing.assert_close(replay.log_weight(fresh), expected)
 
 
 @pytest.mark.parametrize("priority", [0.0, 0.5, 0.9])

@@ -12,6 +12,7 @@ import dtm
 from dtm.config import AdapterConfig, configure_method
 from dtm.errors import ConfigError, DivergedError
 from dtm.loop.assemble import assemble
+from dtm.loop.meter import Meter
 from dtm.methods import Method
 from dtm.models import policy as policy_module
 from dtm.models.merging import merged
@@ -168,26 +169,58 @@ def test_equal_rewards_teach_nothing(tiny, make_trainer):
         assert torch.equal(weights(model), base_weights(tiny))
 
 
-def test_a_single_fresh_prompt_leaves_the_error_of_the_meter_unknown(tiny, make_trainer):
-    progress = make_trainer(changed(tiny, "replay", prompts=4)).run()
+def test_a_single_prompt_leaves_the_error_of_the_meter_unknown(tiny, make_trainer):
+    config = changed(tiny, "replay", prompts=4, held_out=0.25, completions=8)
+    progress = make_trainer(config, reward=lambda prompts, completions: range(len(prompts))).run()
     assert progress.absorbed is not None
     assert progress.absorbed_error is None
     assert progress.surely_absorbed == -math.inf
 
 
-def test_a_phase_cools_down_and_ends_once_enough_is_absorbed(tiny, make_trainer):
-    seen = Recorder()
-    config = changed(changed(tiny, "tilt", max_steps=20), "replay", refresh_every=100)
-    trainer = make_trainer(config, callbacks=[seen])
-    trainer._advance()
-    trainer.progress.absorbed, trainer.progress.absorbed_error = 0.95, 0.01
-    while trainer.progress.phase == 0:
-        trainer._advance()
-    (phase,) = seen.of("phase")
-    assert (phase["steps"], phase["reason"]) == (5, "absorbed enough")
-    assert [row["lr"] / config.optimizer.lr for row in seen.of("step")] == pytest.approx(
-        [1, 1, 0.75, 0.5, 0.25]
-    )
+def test_the_meter_reads_rollouts_that_are_not_in_the_buffer(tiny, make_trainer):
+    trainer = make_trainer(changed(tiny, "replay", held_out=0.5))
+    replay, drawn = trainer.open_phase(), trainer.progress.asked
+    assert set(trainer.meter.rollouts.group.tolist()).isdisjoint(replay.rollouts.group.tolist())
+    assert drawn == 1.5 * trainer.config.replay.prompts
+    assert int(replay.rollouts.group.max()) == trainer.config.replay.prompts - 1
+
+
+@pytest.fixture
+def landing(tiny, make_trainer, monkeypatch):
+    """The phase of a run whose meter gives the readings, one every two steps, and its learning rates."""
+
+    def run(readings, stalled=False):
+        given = iter(readings)
+        monkeypatch.setattr(Meter, "read", lambda self, policy, together: next(given))
+        monkeypatch.setattr(Meter, "has_stalled", stalled)
+        seen = Recorder()
+        config = changed(changed(tiny, "tilt", max_steps=20, final=1.0), "replay", refresh_every=100)
+        make_trainer(config, callbacks=[seen]).run()
+        (phase,) = seen.of("phase")
+        return phase, [row["lr"] / config.optimizer.lr for row in seen.of("step")]
+
+    return run
+
+
+def test_a_phase_lands_and_ends_once_enough_is_absorbed(landing):
+    phase, rates = landing([(0.5, 0.1), (0.95, 0.1), (0.95, 0.04), (0.97, 0.04)])
+    assert (phase["steps"], phase["reason"]) == (8, "absorbed")
+    assert (phase["absorbed"], phase["absorbed_error"], phase["cause"]) == (0.97, 0.04, None)
+    assert rates == pytest.approx([1, 1, 1, 1, 1, 1, 1, 0.5])
+
+
+def test_a_phase_lands_once_it_absorbs_no_more(landing):
+    phase, _ = landing([(0.6, 0.1), (0.6, 0.1)], stalled=True)
+    assert (phase["steps"], phase["reason"]) == (4, "no longer rising")
+
+
+def test_a_phase_that_absorbs_little_is_told_with_its_cause(landing):
+    """Ten readings in a phase of 20 steps, the closing one, and one on the buffer."""
+    phase, _ = landing([(0.1, 0.05)] * 10 + [(0.9, 0.05)])
+    assert (phase["steps"], phase["reason"]) == (20, "step limit")
+    assert phase["cause"] == "on the rollouts it trains on it has absorbed 90%: raise --replay.prompts"
+    phase, _ = landing([(0.1, 0.05)] * 11)
+    assert "--optimizer.lr" in phase["cause"]
 
 
 @pytest.mark.parametrize(("decay", "max_steps"), [(0.0, 2), (0.2, 5), (0.5, 1), (0.5, 5)])
@@ -211,7 +244,7 @@ def test_the_buffer_is_rebuilt_by_phases_and_refreshed_in_quarters(tiny, make_tr
     make_trainer(tiny, callbacks=[seen]).run()
     drawn = [(event.step, event.values["purpose"]) for event in seen if event.kind == "rollouts"]
     assert drawn == [
-        (0, "rebuild"), (2, "refresh"), (4, "closing"), (4, "rebuild"), (6, "refresh"), (8, "closing"),
+        (0, "rebuild"), (0, "meter"), (2, "refresh"), (4, "rebuild"), (4, "meter"), (6, "refresh"),
     ]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ symbols
   a, A, h        the tilt reached, the tilt to reach, and what one phase adds: ρ_a ∝ ρ_0 e^(a r)
   w = e^(h r)    the weight of a rollout in a phase; ESS is the fraction of rollouts that weigh in
   c              the control variate: how much of the target is the teacher's own prediction
-  available      nats between ρ_a and ρ_(a+h); absorbed is the fraction the student has gained of them
+  absorbed       the share of h that the student has tilted by, on rollouts that it was not trained on
 """
 
 ALIASES = {

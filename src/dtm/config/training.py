@@ -22,8 +22,8 @@ class TiltConfig:
     step_cap: float = 5.0
     """Largest h that auto may choose; it is also the answer when all rewards are equal."""
     absorbed: float | Literal["never"] = 0.9
-    """End a phase once this fraction of the available KL is gained, measured on fresh rollouts, minus one
-    standard error; never: end phases at tilt.max-steps alone."""
+    """End a phase once the absorbed share of its tilt, minus one standard error, reaches this, or once the
+    share has stopped rising; never: end phases at tilt.max-steps alone."""
     max_steps: int = 200
     """Optimiser steps after which a phase ends in any case."""
 
@@ -66,6 +66,9 @@ class ReplayConfig:
     """Steps between refreshes."""
     refresh_fraction: float = 0.25
     """Share of the prompts that a refresh replaces by fresh rollouts of π_a."""
+    held_out: float = 0.125
+    """Further prompts, as a share of replay.prompts, whose rollouts are not trained on: the meter reads the
+    absorbed share of a phase on them. More of them make its error smaller."""
     priority: float = 0.8
     """Share of the draws that picks rollouts in proportion to |w̄ − c̄|, with c̄ = 1 for an adaptive c: others
     have almost no gradient. The loss corrects for it, so nothing is biased. 0: draw uniformly."""
@@ -75,6 +78,7 @@ class ReplayConfig:
         require(self.completions >= 1, f"replay.completions must be at least 1, got {self.completions}")
         require(0 <= self.priority < 1, f"replay.priority must lie in [0, 1), got {self.priority:g}")
         require(self.refresh_every >= 1, f"replay.refresh-every must be at least 1, got {self.refresh_every}")
+        require(self.held_out > 0, f"replay.held-out must be positive, got {self.held_out:g}")
         require(
             0 < self.refresh_fraction <= 1,
             f"replay.refresh-fraction must lie in (0, 1], got {self.refresh_fraction:g}",
@@ -86,9 +90,9 @@ class ReplayConfig:
         return max(1, round(self.refresh_fraction * self.prompts))
 
     @property
-    def closing_prompts(self) -> int:
-        """Prompts on which a phase is measured at its end."""
-        return max(1, self.prompts // 4)
+    def held_out_prompts(self) -> int:
+        """Prompts on which the meter of a phase reads."""
+        return max(1, round(self.held_out * self.prompts))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,12 +12,20 @@ import torch
 from dtm import tilts
 from dtm.config import RunConfig
 from dtm.errors import require
-from dtm.loop.policy import Loop, Work, number, share
+from dtm.loop.meter import Reading
+from dtm.loop.policy import Loop, Work, number, reading
 from dtm.loop.progress import Progress
 from dtm.loop.replay import Replay, prompt_offset
 from dtm.masking import Masking
 from dtm.methods.base import Method
 from dtm.records import MaskedStates, Rollouts, Weights
+
+READINGS = 8
+"""Readings of the meter in a phase that takes all its steps."""
+LANDING = 0.1
+"""Share of tilt.max-steps over which the learning rate falls to zero where a phase ends early."""
+LITTLE = 0.5
+"""A phase that has absorbed less than this, beyond the error, is told with its cause."""
 
 
 @final
@@ -26,7 +34,7 @@ class Anneal(Loop):
 
     own_fields: ClassVar[tuple[str, ...]] = (
         *("tilt", "optimizer.warmup", "optimizer.decay", "optimizer.floor", "optimizer.ema"),
-        *("replay.refresh_every", "replay.refresh_fraction", "replay.priority"),
+        *("replay.refresh_every", "replay.refresh_fraction", "replay.held_out", "replay.priority"),
     )
     axis: ClassVar[str] = "tilt $a$"
     measures_absorbed: ClassVar[bool] = True
@@ -65,12 +73,17 @@ class Anneal(Loop):
         """Steps over which the learning rate falls at the end of a phase."""
         return round(self.config.optimizer.decay * self.config.tilt.max_steps)
 
+    @property
+    def landing_steps(self) -> int:
+        """Steps over which it falls where a phase ends early."""
+        return max(1, round(LANDING * self.steps))
+
     def work(self) -> Work:
-        """Buffers, refreshes and closing measurements of every phase."""
+        """Buffers, refreshes and the meter's rollouts of every phase."""
         tilt, replay, evaluation = self.config.tilt, self.config.replay, self.config.evaluation
         count = tilts.phases(tilt.final, tilt.step_cap if tilt.step == "auto" else tilt.step)
         refreshes = (tilt.max_steps - 1) // replay.refresh_every
-        drawn = replay.prompts + refreshes * replay.refresh_prompts + replay.closing_prompts
+        drawn = replay.prompts + refreshes * replay.refresh_prompts + replay.held_out_prompts
         evaluations = math.ceil(count / evaluation.every) + 1
         return Work(
             count * replay.completions * drawn + evaluations * evaluation.prompts * evaluation.completions,
@@ -109,29 +122,52 @@ class Anneal(Loop):
         """Every replay.refresh_every steps."""
         return phase_step > 0 and phase_step % self.config.replay.refresh_every == 0
 
-    def begins_to_cool(self, phase_step: int, surely_absorbed: float) -> bool:
-        """Enough is absorbed, or the step limit leaves just enough steps to cool."""
+    def reads_meter(self, phase_step: int) -> bool:
+        """`READINGS` times per phase, unless nothing follows from a reading."""
+        every = max(1, self.steps // READINGS)
+        return self.config.tilt.absorbed != "never" and phase_step > 0 and phase_step % every == 0
+
+    def reason_to_land(self, progress: Progress, stalled: bool) -> str | None:
+        """Enough is absorbed, or no more is being absorbed at the full learning rate.
+
+        While the rate falls, the share may rise again: less of the gradient's noise is left in the weights.
+        """
         enough = self.config.tilt.absorbed
-        absorbed = enough != "never" and surely_absorbed >= enough
-        return absorbed or phase_step >= self.steps - self.cooling_steps
+        if enough == "never":
+            return None
+        if progress.surely_absorbed >= enough:
+            return "absorbed"
+        cools = progress.phase_step > self.steps - self.cooling_steps
+        return "no longer rising" if stalled and not cools else None
 
-    def phase_is_over(self, phase_step: int, cooling_from: int | None) -> bool:
-        """Cooled down, or all steps taken."""
-        cooled = cooling_from is not None and phase_step >= cooling_from + self.cooling_steps
-        return cooled or phase_step >= self.steps
+    def phase_is_over(self, progress: Progress) -> bool:
+        """Landed, or all steps taken."""
+        start = progress.landing_from
+        landed = start is not None and progress.phase_step >= start + self.landing_steps
+        return landed or progress.phase_step >= self.steps
 
-    def lr_factor(self, phase_step: int, cooling_from: int | None) -> float:
-        """Rise, hold, and fall once the phase is ending.
+    def lr_factor(self, phase_step: int, landing_from: int | None = None) -> float:
+        """Rise, hold and fall; from ``landing_from`` on, fall faster.
 
         A phase that ends at the full rate would hand its noise on to the next π_a.
         """
-        optimizer = self.config.optimizer
-        warmup = round(optimizer.warmup * self.steps)
-        rise = min(1.0, (phase_step + 1) / max(warmup, 1))
-        if cooling_from is None:
-            return rise
-        left = max(0.0, 1 - (phase_step - cooling_from) / max(self.cooling_steps, 1))
-        return rise * (optimizer.floor + (1 - optimizer.floor) * left)
+        optimizer, steps = self.config.optimizer, self.steps
+        rise = min(1.0, (phase_step + 1) / max(round(optimizer.warmup * steps), 1))
+        left = min(1.0, (steps - phase_step) / max(self.cooling_steps, 1))
+        factor = rise * (optimizer.floor + (1 - optimizer.floor) * left)
+        if landing_from is None:
+            return factor
+        return factor * max(0.0, 1 - (phase_step - landing_from) / self.landing_steps)
+
+    def cause(self, ess: float, absorbed: Reading | None, on_buffer: float | None) -> str | None:
+        """Few rollouts carry the weights, or the buffer is too small, or the updates are."""
+        if absorbed is None or absorbed[0] + absorbed[1] >= LITTLE:
+            return None
+        if ess < tilts.LOW_ESS:
+            return f"the weights rest on {ess:.1%} of the rollouts: use --tilt.step auto, or a smaller one"
+        if on_buffer is not None and on_buffer >= LITTLE:
+            return f"on the rollouts it trains on it has absorbed {on_buffer:.0%}: raise --replay.prompts"
+        return "the updates do not follow the weights: raise --optimizer.lr or --tilt.max-steps"
 
     def arrived(self, progress: Progress) -> str:
         """A was reached."""
@@ -161,19 +197,19 @@ class Anneal(Loop):
         }
 
     def status(self, values: Mapping[str, Any], step: int) -> str:
-        """Phase, tilt, reward, absorbed fraction, loss and ESS."""
+        """Phase, tilt, reward, absorbed share, loss and ESS."""
         return (
             f"phase {values['phase'] + 1}  a {values['tilt']:.3g} + h {values['h']:.3g}  step {step}  "
-            f"reward {number(values['reward'], 3)}  absorbed {share(values['absorbed'])}  "
+            f"reward {number(values['reward'], 3)}  "
+            f"absorbed {reading(values['absorbed'], values['absorbed_error'])}  "
             f"loss {values['loss']:.4f}  ESS {values['ess']:.2f}"
         )
 
     def closing(self, values: Mapping[str, Any]) -> str | None:
-        """How the phase ended."""
-        available = values["available"]
+        """How the phase ended, and why it has absorbed little if it has."""
+        cause = f": {values['cause']}" if values["cause"] else ""
         return (
             f"phase {values['phase'] + 1}  a {values['tilt']:.3g} → {values['tilt'] + values['h']:.3g}  "
             f"{values['steps']} steps ({values['reason']})  ESS {values['ess']:.2f}  "
-            f"absorbed {share(values['absorbed'])} ± {share(values['absorbed_error'])} "
-            f"of {number(available if math.isfinite(available) else None, 3)} nats"
+            f"absorbed {reading(values['absorbed'], values['absorbed_error'])}{cause}"
         )

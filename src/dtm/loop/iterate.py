@@ -14,6 +14,7 @@ import torch
 
 from dtm.config import RunConfig
 from dtm.errors import require
+from dtm.loop.meter import Reading
 from dtm.loop.policy import Loop, Work, number
 from dtm.loop.progress import Progress
 from dtm.loop.replay import Replay
@@ -101,17 +102,25 @@ class Iterate(Loop):
         """Never."""
         return False
 
-    def begins_to_cool(self, phase_step: int, surely_absorbed: float) -> bool:
-        """Never; at the end of a budget the trainer cools (`budget.cooling_factor`)."""
+    def reads_meter(self, phase_step: int) -> bool:
+        """Never."""
         return False
 
-    def phase_is_over(self, phase_step: int, cooling_from: int | None) -> bool:
-        """All μ updates taken."""
-        return phase_step >= self.steps
+    def reason_to_land(self, progress: Progress, stalled: bool) -> str | None:
+        """None; at the end of a budget the trainer cools (`budget.cooling_factor`)."""
+        return None
 
-    def lr_factor(self, phase_step: int, cooling_from: int | None) -> float:
+    def phase_is_over(self, progress: Progress) -> bool:
+        """All μ updates taken."""
+        return progress.phase_step >= self.steps
+
+    def lr_factor(self, phase_step: int, landing_from: int | None = None) -> float:
         """Constant."""
         return 1.0
+
+    def cause(self, ess: float, absorbed: Reading | None, on_buffer: float | None) -> str | None:
+        """None: there is no tilt to absorb."""
+        return None
 
     def arrived(self, progress: Progress) -> str:
         """All iterations done."""

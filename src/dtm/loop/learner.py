@@ -1,4 +1,4 @@
-"""One update of the student, and how much of a phase's tilt the updates have absorbed.
+"""One update of the student, and a reading of how much of a phase's tilt the updates have absorbed.
 
     batch      masked states of some rollouts, and their weights
     gradient   of the method's loss on them, accumulated over micro-batches
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dtm.config import RunConfig
 from dtm.errors import DivergedError, require
-from dtm.loop.meter import gained_on
+from dtm.loop.meter import Meter, Reading
 from dtm.loop.policy import Loop
 from dtm.loop.progress import Progress
 from dtm.loop.replay import Replay
@@ -27,7 +27,7 @@ from dtm.methods.base import Method
 from dtm.models.placement import Placement
 from dtm.models.policy import Policy
 from dtm.random import seeded, stream
-from dtm.records import MaskedStates, Phase, Rollouts, Weights
+from dtm.records import MaskedStates, Phase, Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,30 +95,18 @@ class Learner:
         self.policy.student.eval()
         return totals
 
-    def absorbed(self, replay: Replay, fresh: Rollouts, step: int) -> tuple[float, float | None] | None:
-        """The fraction of the phase's available KL gained so far, and its standard error.
-
-        None where nothing is available, or groups of one leave it unknown; no error from a single prompt.
-        """
-        if not replay.available > 0:
-            return None
-        gained, error = self._gained(replay, fresh, self._stream("meter", step))
-        error = error / replay.available
-        return gained / replay.available, error if math.isfinite(error) else None
+    def read(self, meter: Meter) -> Reading | None:
+        """The share of the phase's tilt that is absorbed (see `dtm.loop.meter`)."""
+        with self.placement.autocast():
+            return meter.read(self.policy, self.config.optimizer.rows)
 
     def rehearse(self, replay: Replay) -> None:
         """Run the passes of an update and of the meter and discard the results, to compile the kernels."""
         if self.loop.measures_absorbed:
-            self._gained(replay, replay.rollouts, self._stream("warm-up"))
+            self.read(Meter(replay.rollouts, replay.h, self._stream("warm-up")))
         states, weights = self.batch(replay, Progress())
         self.gradient(states, weights, Phase(0, 0.0, 1.0, reward_range=1.0), step=0)
         self.policy.student.zero_grad()
-
-    def _gained(self, replay: Replay, fresh: Rollouts, noise: torch.Generator) -> tuple[float, float]:
-        """Nats gained over π_a, and the standard error (see `dtm.loop.meter`)."""
-        log_weight, together = replay.log_weight(fresh), self.config.optimizer.rows
-        with self.placement.autocast():
-            return gained_on(self.policy, fresh, log_weight, self.masking, noise, together=together)
 
     def _stream(self, purpose: str, step: int = 0) -> torch.Generator:
         return stream(self.config.seed, purpose, step, self.placement.device)

@@ -1,58 +1,115 @@
-"""The progress meter of a phase, measured on rollouts that have not been trained on."""
+r"""The progress meter of a phase: how much of its tilt the student has absorbed (`dtm.tilts.absorbed_share`).
+
+It needs ℓ = log ρ_θ/ρ_a of rollouts that are not trained on: rows of the training buffer flatter the student,
+which has seen them. Along the order in which the decoder revealed a rollout, ℓ is a sum over its steps:
+
+    ℓ = Σ_s ℓ_s,   ℓ_s = Σ_{i revealed at s} log π_θ(x_1^i | x_s) − log π_a(x_1^i | x_s).
+
+A few steps of each rollout are drawn, those more often at which π_a was not sure of the token: at the others
+both models agree. The rollouts, the steps and the passes of π_a are the same for all readings of a phase, so
+that an untrained student reads 0 exactly and the rise between two readings is known better than either.
+"""
 
 from __future__ import annotations
 
-import math
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dtm import losses
-from dtm.masking import Masking
+from dtm import tilts
+from dtm.masking import choose_steps, visited
+from dtm.models.denoiser import Denoiser
 from dtm.models.policy import Policy
-from dtm.records import Rollouts
+from dtm.records import ROLLOUT_TENSORS, Rollouts
+
+STATES = 2
+"""Decoding steps drawn for each rollout."""
+PATIENCE = 3
+"""Readings without a rise after which a phase no longer absorbs."""
+
+Reading = tuple[float, float]
+"""The absorbed share and its standard error."""
 
 
-@torch.no_grad()
-def gained_on(
-    policy: Policy,
-    rollouts: Rollouts,
-    log_weight: Float[Tensor, " N"],
-    masking: Masking,
-    generator: torch.Generator,
-    *,
-    together: int,
-    masks: int = 4,
-) -> tuple[float, float]:
-    """Nats per sequence that the student has gained over π_a towards ρ_{1,a+h}, and its standard error.
+@final
+class Meter:
+    """Rollouts of π_a held aside for one phase, and the log-ratios of the student read on them so far."""
 
-    Rows of the training buffer flatter the student, which has seen them; fresh ones do not. The mean
-    does not depend on the control variate c̄, so the c̄ with the least variance is used: the slope of
-    the plain estimate (c̄ = 0) on what c̄ multiplies. The error is that of the gain alone; what is
-    available has one of its own. Of a single prompt it is infinite. ``together`` rows share a forward pass.
-    """
-    rows = torch.arange(len(rollouts), device=rollouts.tokens.device).repeat(masks)
-    parts: list[Tensor] = []
-    for part in torch.split(rows, together):
-        chosen = rollouts.select(part)
-        states = masking.states(chosen, policy.student.mask_id, generator)
-        log_pi, log_pi_a, x1, row = policy.log_pi(states), policy.log_pi_a(states), states.x1, states.row
-        both = [
-            losses.gained_kl(log_pi, log_pi_a, x1, log_weight[part][row], control) for control in (0.0, 1.0)
-        ]
-        shares = states.weight[:, None] * torch.stack(both, dim=1)
-        parts.append(
-            torch.zeros(len(part), 2, device=shares.device, dtype=shares.dtype).index_add(0, row, shares)
+    def __init__(self, rollouts: Rollouts, h: float, generator: torch.Generator) -> None:
+        self.rollouts, self.h = _informative(rollouts), h
+        self.step, self.weight = choose_steps(self.rollouts, STATES, generator)
+        self.before: Float[Tensor, " N"] | None = None
+        """The estimate of log ρ_a."""
+        self.ratios: list[Float[Tensor, " N"]] = []
+        """ℓ at each reading."""
+
+    def read(self, policy: Policy, together: int) -> Reading | None:
+        """Measure the model that becomes the next π_a; None where no reward differs within a prompt.
+
+        ``together`` rows share a forward pass. π_a runs with its adapter as the student does, so that both
+        take the same arithmetic.
+        """
+        if not len(self.rollouts):
+            return None
+        if self.before is None:
+            self.before = self._log_prob(policy.teacher, together)
+        self.ratios.append(self._log_prob(policy.successor, together) - self.before)
+        return self._share(self.ratios[-1])
+
+    @property
+    def has_stalled(self) -> bool:
+        """Whether something was absorbed, and the last readings show no rise beyond its standard error."""
+        if len(self.ratios) <= PATIENCE:
+            return False
+        latest = self.ratios[-1]
+        (share, error), (rise, rise_error) = (
+            self._share(latest),
+            self._share(latest - self.ratios[-1 - PATIENCE]),
         )
-    plain, controlled = torch.cat(parts).view(masks, -1, 2).mean(0).double().unbind(1)
-    multiplied = plain - controlled
-    spread = multiplied - multiplied.mean()
-    slope = (spread * plain).sum() / spread.square().sum().clamp(min=1e-12)
-    estimate = plain - slope * multiplied
-    # Completions of one prompt are not independent: the error is that of the sums over prompts.
-    _, member = torch.unique(rollouts.group, return_inverse=True)
-    residual = estimate - estimate.mean()
-    by_prompt = torch.zeros(int(member.max()) + 1, dtype=residual.dtype, device=residual.device)
-    error = by_prompt.index_add(0, member, residual).square().sum().sqrt() / len(estimate)
-    return float(estimate.mean()), float(error) if len(by_prompt) > 1 else math.inf
+        return share > 2 * error and rise <= rise_error
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors that `restored` needs besides the arguments of the phase."""
+        saved = {name: getattr(self.rollouts, name) for name in ROLLOUT_TENSORS}
+        if self.before is not None:
+            saved |= {"before": self.before, "ratios": torch.stack(self.ratios)}
+        return saved
+
+    @classmethod
+    def restored(cls, state: dict[str, Tensor], tilt: float, h: float, generator: torch.Generator) -> Meter:
+        """The meter whose `state` was saved; ``generator`` is the one that it was made with."""
+        meter = cls(Rollouts(**{name: state[name] for name in ROLLOUT_TENSORS}, tilt=tilt), h, generator)
+        if "before" in state:
+            meter.before, meter.ratios = state["before"], list(state["ratios"])
+        return meter
+
+    def _share(self, log_ratio: Float[Tensor, " N"]) -> Reading:
+        return tilts.absorbed_share(log_ratio, self.rollouts.reward, self.rollouts.group, self.h)
+
+    @torch.no_grad()
+    def _log_prob(self, model: Denoiser, together: int) -> Float[Tensor, " N"]:
+        """An estimate of each rollout's log-probability along the order in which it was revealed."""
+        found = torch.zeros(len(self.rollouts), dtype=torch.float64, device=self.step.device)
+        row = torch.arange(len(self.rollouts), device=self.step.device).repeat_interleave(self.step.shape[1])
+        step, weight = self.step.flatten(), self.weight.flatten()
+        for part in torch.split(torch.arange(len(row), device=row.device), together):
+            states = visited(self.rollouts.select(row[part]), step[part], model.mask_id)
+            hidden = model(states.tokens, states.attention, states.scored, head=False)
+            log_prob = model.log_prob(hidden, states.x1).double()
+            found.index_add_(0, row[part][states.row], weight[part][states.row] * log_prob)
+        return found
+
+
+def _informative(rollouts: Rollouts) -> Rollouts:
+    """The rollouts of prompts whose rewards differ; the others have no share in a reading."""
+    groups, member = torch.unique(rollouts.group, return_inverse=True)
+    reward = rollouts.reward
+    low, high = (
+        torch.empty(len(groups), dtype=reward.dtype, device=reward.device).scatter_reduce(
+            0, member, reward, extreme, include_self=False
+        )
+        for extreme in ("amin", "amax")
+    )
+    return rollouts.select((low < high)[member])

@@ -15,6 +15,7 @@ import torch
 
 from dtm.config import RunConfig
 from dtm.config.budget import MEASURED
+from dtm.loop.meter import Reading
 from dtm.loop.progress import Progress
 from dtm.loop.replay import Replay
 from dtm.masking import Masking
@@ -40,7 +41,7 @@ class Loop(ABC):
     axis: ClassVar[str]
     """Label of the amount that `Progress.tilt` counts, for figures."""
     measures_absorbed: ClassVar[bool]
-    """Whether phases have a tilt to absorb, which is measured on fresh rollouts."""
+    """Whether phases have a tilt to absorb, which is measured on rollouts held aside."""
     saves_phases: ClassVar[bool]
     """Whether the end of each phase is worth a checkpoint."""
 
@@ -94,16 +95,24 @@ class Loop(ABC):
         """Whether part of the buffer is renewed before this step."""
 
     @abstractmethod
-    def begins_to_cool(self, phase_step: int, surely_absorbed: float) -> bool:
-        """Whether the learning rate starts to fall, which ends the phase."""
+    def reads_meter(self, phase_step: int) -> bool:
+        """Whether the absorbed share is measured before this step."""
 
     @abstractmethod
-    def phase_is_over(self, phase_step: int, cooling_from: int | None) -> bool:
-        """Whether the phase has cooled down or taken all its steps."""
+    def reason_to_land(self, progress: Progress, stalled: bool) -> str | None:
+        """Why a phase should end early; None: it goes on. ``stalled``: readings of the meter rise no more."""
 
     @abstractmethod
-    def lr_factor(self, phase_step: int, cooling_from: int | None) -> float:
+    def phase_is_over(self, progress: Progress) -> bool:
+        """Whether the phase has landed or taken all its steps."""
+
+    @abstractmethod
+    def lr_factor(self, phase_step: int, landing_from: int | None = None) -> float:
         """The learning rate as a fraction of its peak; step 0 is the first of a phase."""
+
+    @abstractmethod
+    def cause(self, ess: float, absorbed: Reading | None, on_buffer: float | None) -> str | None:
+        """Why a phase has absorbed little, and the remedy; None: it has not, or that is not known."""
 
     # ── between phases ───────────────────────────────────────────────────────────────────────────
 
@@ -169,9 +178,15 @@ def has_plateaued(rewards: Sequence[float], patience: int | None) -> bool:
     return max(rewards[-patience:]) <= max(rewards[:-patience])
 
 
-def share(value: float | None) -> str:
-    """A fraction in per cent; a dash where it is not known."""
-    return "–" if value is None else f"{value:.0%}"
+def reading(share: float | None, error: float | None) -> str:
+    """The absorbed share with its error; while the error is the larger, only that.
+
+    >>> reading(0.64, 0.1), reading(0.05, 0.12)
+    ('64% ± 10%', 'not yet measurable')
+    """
+    if share is None or error is None or not error < abs(share):
+        return "0%" if share == error == 0 else "not yet measurable"
+    return f"{share:.0%} ± {error:.0%}"
 
 
 def number(value: float | None, digits: int) -> str:

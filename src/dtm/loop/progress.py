@@ -25,14 +25,16 @@ class Progress:
     """The current phase's step; None between phases."""
     phase_step: int = 0
     """Optimiser steps in this phase."""
-    cooling_from: int | None = None
-    """Phase step at which the learning rate began to fall."""
+    landing: str | None = None
+    """Why the phase ends before its last step; None: it does not."""
+    landing_from: int | None = None
+    """Phase step at which that was decided."""
     control: AdaptiveControl = field(default_factory=AdaptiveControl)
     """Running estimate of the best control variate, over past batches of this phase."""
     absorbed: float | None = None
-    """Latest absorbed fraction of this phase, measured on fresh rollouts."""
+    """Latest share of this phase's tilt that is absorbed, measured on rollouts held aside."""
     absorbed_error: float | None = None
-    """Its standard error."""
+    """Its standard error; None where one prompt alone was measured."""
     audited: dict[str, Any] = field(default_factory=dict)
     """Sums of this phase's comparisons with exact decoding (see `dtm.loop.audit`)."""
     exact_because: str | None = None
@@ -56,15 +58,15 @@ class Progress:
 
     @property
     def surely_absorbed(self) -> float:
-        """The absorbed fraction minus its standard error; decides when a phase ends."""
+        """The absorbed share minus its standard error; decides when a phase ends."""
         if self.absorbed is None or self.absorbed_error is None:
             return -math.inf
         return self.absorbed - self.absorbed_error
 
     def begin_phase(self, h: float, control: AdaptiveControl) -> None:
         """Start a phase towards a + h and reset its measurements."""
-        self.h, self.phase_step, self.cooling_from, self.control = h, 0, None, control
-        self.absorbed = self.absorbed_error = None
+        self.h, self.phase_step, self.control = h, 0, control
+        self.landing = self.landing_from = self.absorbed = self.absorbed_error = None
 
     def end_phase(self) -> None:
         """Arrive at a + h."""

@@ -48,11 +48,6 @@ class Replay:
         if self.credit is not None:
             self.weights = replace(self.weights, credit=self.credit(reward, group))
         self.ess = float(tilts.effective_sample_size(self.weights.log_weight))
-        self.available = tilts.available_kl(reward, group, self.h, offset)
-
-    def log_weight(self, fresh: Rollouts) -> Float[Tensor, " M"]:
-        """log w̄ of rollouts that are not in the buffer, on its normalisation."""
-        return self.h * (fresh.reward - prompt_offset(fresh, self.baseline)) - self.weights.log_z
 
     @property
     def next_group(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from dtm.loop.meter import Meter
 from dtm.loop.progress import Progress
 from dtm.loop.replay import Replay
 from dtm.models.denoiser import Denoiser
@@ -16,7 +17,11 @@ from dtm.runs.checkpoint import Checkpoint, Tensors
 
 
 def pack(
-    policy: Policy, optimizer: torch.optim.Optimizer, replay: Replay | None, progress: Progress
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    replay: Replay | None,
+    meter: Meter | None,
+    progress: Progress,
 ) -> Checkpoint:
     """Everything that the next step depends on; random streams need no state (see `dtm.random`)."""
     tensors: dict[str, Tensors] = {
@@ -28,6 +33,8 @@ def pack(
         tensors["average"] = policy.weights(policy.average)
     if replay is not None:
         tensors["buffer"] = {name: getattr(replay.rollouts, name) for name in ROLLOUT_TENSORS}
+    if meter is not None:
+        tensors["meter"] = meter.state()
     return Checkpoint(tensors, progress.to_json())
 
 

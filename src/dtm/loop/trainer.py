@@ -27,10 +27,12 @@ from dtm.errors import DivergedError, DtmWarning, RewardError, StorageError, req
 from dtm.loop.assemble import Assembly
 from dtm.loop.learner import Learner
 from dtm.loop.ledger import Ledger
+from dtm.loop.meter import Meter, Reading
 from dtm.loop.progress import Progress
 from dtm.loop.replay import Replay
 from dtm.loop.sampling import Sampling
 from dtm.loop.state import pack, unpack
+from dtm.random import stream
 from dtm.records import Rollouts
 from dtm.runs.checkpoint import load_latest, save_checkpoint
 from dtm.runs.events import Callback, Event
@@ -44,7 +46,7 @@ RECENT = 8
 
 
 class Trainer:
-    """One run. Its whole state is `policy`, `optimizer`, `replay` and `progress`: a checkpoint's contents."""
+    """One run. A checkpoint holds its state: `policy`, `optimizer`, `replay`, `meter` and `progress`."""
 
     def __init__(
         self,
@@ -82,6 +84,7 @@ class Trainer:
         )
         self.progress = Progress()
         self.replay: Replay | None = None
+        self.meter: Meter | None = None
         self._unlogged: StorageError | None = None
         self._clock = time.perf_counter()
 
@@ -126,7 +129,7 @@ class Trainer:
         self.progress.seconds = time.perf_counter() - self._clock
         self.progress.peak_memory = max(self.progress.peak_memory, peak_memory(self.device))
         if self.checkpoints is not None:
-            checkpoint = pack(self.policy, self.optimizer, self.replay, self.progress)
+            checkpoint = pack(self.policy, self.optimizer, self.replay, self.meter, self.progress)
             step, phase = self.progress.step, self.progress.phase
             save_checkpoint(self.checkpoints, step, checkpoint, self.config.checkpoint.keep, phase)
 
@@ -134,6 +137,11 @@ class Trainer:
         """Continue from the newest whole checkpoint in the folder."""
         checkpoint = load_latest(checkpoints)
         self.replay, self.progress = unpack(checkpoint, self.policy, self.optimizer, self.device, self._hold)
+        if "meter" in checkpoint.tensors:
+            saved = {name: value.to(self.device) for name, value in checkpoint.tensors["meter"].items()}
+            tilt, h = self.progress.tilt, self.progress.h
+            assert h is not None
+            self.meter = Meter.restored(saved, tilt, h, self._meter_noise())
         self._emit("resumed", phase=self.progress.phase, tilt=self.progress.tilt)
 
     def _advance(self) -> None:
@@ -148,20 +156,17 @@ class Trainer:
             # After a stop between a phase's last step and its closing, only the closing is left to do.
             if not self._phase_has_ended():
                 if self.loop.refreshes(progress.phase_step):
-                    replay.refresh(self._measure("refresh", config.replay.refresh_prompts, replay))
-                if progress.cooling_from is None and self.loop.begins_to_cool(
-                    progress.phase_step, progress.surely_absorbed
-                ):
-                    progress.cooling_from = progress.phase_step
+                    prompts, first = config.replay.refresh_prompts, replay.next_group
+                    replay.refresh(self.sampling.collect("refresh", prompts, first, progress, self._emit))
+                if progress.landing is None and self.loop.reads_meter(progress.phase_step):
+                    self._read_meter()
                 self.step(replay)
             if self._phase_has_ended():
-                reason = "absorbed enough" if progress.phase_step < self.loop.steps else "step limit"
-                self._close_phase(replay, "budget spent" if self._spent_share() >= 1 else reason)
+                reason = "budget spent" if self._spent_share() >= 1 else progress.landing or "step limit"
+                self._close_phase(replay, reason)
 
     def _phase_has_ended(self) -> bool:
-        progress = self.progress
-        over = self.loop.phase_is_over(progress.phase_step, progress.cooling_from)
-        return over or self._spent_share() >= 1
+        return self.loop.phase_is_over(self.progress) or self._spent_share() >= 1
 
     def _spent_share(self) -> float:
         """The share of the budget that is spent; 0 without one."""
@@ -177,6 +182,9 @@ class Trainer:
         replay = self._hold(rollouts, h)
         if self.loop.measures_absorbed:
             self._check_weights(replay)
+            prompts = self.config.replay.held_out_prompts
+            held_out = self.sampling.collect("meter", prompts, replay.next_group, progress, self._emit)
+            self.meter = Meter(held_out, h, self._meter_noise())
         self.replay = replay
         progress.begin_phase(h, self.method.new_control())
         return replay
@@ -189,8 +197,6 @@ class Trainer:
             f"{float(reward.max()):.4g}. Use --tilt.step auto, or a smaller --tilt.step"
         )
         finite = bool((weights.log_weight.isfinite() & weights.peers.isfinite()).all())
-        if len(torch.unique(replay.rollouts.group)) < len(replay):  # the KL to gain needs a prompt with peers
-            finite = finite and math.isfinite(replay.available)
         require(finite, f"the weights e^(h r) of the rollouts are not finite: {cause}", DivergedError)
         if replay.ess < LOW_ESS:
             notice = (
@@ -201,7 +207,7 @@ class Trainer:
     def step(self, replay: Replay) -> None:
         """Run one update, charge the budget, emit an event."""
         progress, config = self.progress, self.config
-        lr = config.optimizer.lr * self.loop.lr_factor(progress.phase_step, progress.cooling_from)
+        lr = config.optimizer.lr * self.loop.lr_factor(progress.phase_step, progress.landing_from)
         lr *= cooling_factor(self._spent_share())
         metrics, norm = self.learner.update(self.optimizer, replay, progress, lr)
         if "control_numerator" in metrics:
@@ -210,22 +216,39 @@ class Trainer:
         progress.step += 1
         progress.phase_step += 1
         progress.spend(self.ledger.take() + self.sampling.cost())
-        self._emit("step", **row, absorbed=progress.absorbed, ess=replay.ess, grad_norm=norm, lr=lr)
+        share = {"absorbed": progress.absorbed, "absorbed_error": progress.absorbed_error}
+        self._emit("step", **row, **share, ess=replay.ess, grad_norm=norm, lr=lr)
 
-    def _measure(self, purpose: str, prompts: int, replay: Replay) -> Rollouts:
-        """Measure how much of the phase's tilt is absorbed, on fresh rollouts, and return these."""
+    def _read_meter(self) -> Reading | None:
+        """Measure how much of the phase's tilt is absorbed, and end the phase if that is enough."""
         progress = self.progress
-        fresh = self.sampling.collect(purpose, prompts, replay.next_group, progress, self._emit)
-        absorbed = self.learner.absorbed(replay, fresh, progress.step)
-        if absorbed is not None:
-            progress.absorbed, progress.absorbed_error = absorbed
-        return fresh
+        found = None if self.meter is None else self.learner.read(self.meter)
+        if found is not None and self.meter is not None:
+            share, error = found
+            progress.absorbed, progress.absorbed_error = share, error if math.isfinite(error) else None
+            reason = self.loop.reason_to_land(progress, self.meter.has_stalled)
+            if reason is not None and progress.landing is None:
+                progress.landing, progress.landing_from = reason, progress.phase_step
+        return found
+
+    def _absorbed_on(self, replay: Replay) -> float | None:
+        """The share that is absorbed on as many rollouts of the buffer as the meter holds."""
+        groups = torch.unique(replay.rollouts.group)[-self.config.replay.held_out_prompts :]
+        rollouts = replay.rollouts.select(torch.isin(replay.rollouts.group, groups))
+        found = self.learner.read(Meter(rollouts, replay.h, self._meter_noise()))
+        return None if found is None else found[0]
+
+    def _meter_noise(self) -> torch.Generator:
+        """The generator of a meter's choices, the same whenever it is made in a phase."""
+        return stream(self.config.seed, "meter", self.progress.phase, self.device)
 
     def _close_phase(self, replay: Replay, reason: str) -> None:
         """Measure the absorbed tilt, emit an event, and promote the student to π_a."""
-        progress = self.progress
-        if self.loop.measures_absorbed and progress.phase_step > 0 and self._spent_share() < 1:
-            self._measure("closing", self.config.replay.closing_prompts, replay)
+        progress, found, on_buffer = self.progress, None, None
+        if progress.phase_step > 0 and self._spent_share() < 1:
+            found = self._read_meter()
+            if self.loop.cause(replay.ess, found, None) is not None:
+                on_buffer = self._absorbed_on(replay)
         progress.spend(self.ledger.take() + self.sampling.cost())
         self._emit(
             "phase",
@@ -234,12 +257,12 @@ class Trainer:
             ess=replay.ess,
             absorbed=progress.absorbed,
             absorbed_error=progress.absorbed_error,
-            available=replay.available,
+            cause=self.loop.cause(replay.ess, found, on_buffer),
             reward=float(replay.rollouts.reward.mean()),
             reason=reason,
         )
         self.policy.promote()
-        self.replay = None
+        self.replay = self.meter = None
         progress.end_phase()
         if self.loop.saves_phases:  # shorter phases are too short to judge decoding by
             progress.audited = {}

@@ -6,7 +6,7 @@ from dtm.masking.every_block import EveryBlock
 from dtm.masking.mask_count import MaskCount, Masking
 from dtm.masking.plan import Layout, MaskPlan, Masks, Planned, spans
 from dtm.masking.sample import sample
-from dtm.masking.trace import TraceSegments
+from dtm.masking.trace import TraceSegments, choose_steps, visited
 
 __all__ = [
     "ActiveBlock",
@@ -22,6 +22,8 @@ __all__ = [
     "RisingRatio",
     "TraceSegments",
     "UniformCount",
+    "choose_steps",
     "sample",
     "spans",
+    "visited",
 ]

@@ -145,9 +145,14 @@ class Policy:
             for name, average in self._changing(self.average).items():
                 average.lerp_(student[name], 1 - self.ema)
 
+    @property
+    def successor(self) -> Denoiser:
+        """The model that becomes the next π_a: the student's average if there is one, else the student."""
+        return self.student if self.average is None else self.average
+
     def promote(self) -> None:
-        """End a phase: the student (or its average) becomes π_{a+h}, and all models start from it."""
-        weights = self.weights(self.student if self.average is None else self.average)
+        """End a phase: the successor becomes π_{a+h}, and all models start from it."""
+        weights = self.weights(self.successor)
         self.load_weights(self.student, weights)
         self.load_weights(self.teacher, weights)
         if self.average is not None:

@@ -36,7 +36,9 @@ def maze_small() -> RunConfig:
         audit=AuditConfig(share=0.0),  # the effect of certainty 0.999 is bounded
         method=configure_method("c-dtm", after_end=False),
         tilt=TiltConfig(step=10 / 3, final=10.0, max_steps=120),
-        replay=ReplayConfig(prompts=160, completions=8, refresh_every=40, refresh_fraction=0.5, priority=0.5),
+        replay=ReplayConfig(
+            prompts=160, completions=8, refresh_every=40, refresh_fraction=0.5, held_out=0.4, priority=0.5
+        ),
         optimizer=OptimizerConfig(lr=3e-4, batch=192, decay=0.8),
         evaluation=EvaluationConfig(prompts=128, completions=8),
         pretrain=PretrainConfig(steps=6000, batch=512, lr=3e-3, after_end=False),

@@ -36,10 +36,9 @@ def outcome(summary: Mapping[str, Any], phases: Sequence[Mapping[str, Any]]) -> 
             "--tilt.step",
         )
     longer = "--tilt.max-steps" if _anneals(phases) else "--iterate.iterations"
-    return _made(
-        "not absorbed",
-        f"{moved}. Raise --optimizer.lr or {longer}; if updates are noisy, raise --replay.prompts",
-    )
+    remedy = f"Raise --optimizer.lr or {longer}; if updates are noisy, raise --replay.prompts"
+    cause = next((f"In phase {row['phase'] + 1} {row['cause']}" for row in phases if row.get("cause")), None)
+    return _made("not absorbed", f"{moved}. {cause or remedy}")
 
 
 def sentence(found: Mapping[str, str]) -> str:

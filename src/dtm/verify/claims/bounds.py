@@ -1,17 +1,19 @@
-"""Claims on the KL bound and on the progress meter built from it."""
+"""Claims on the KL bound and on the progress meter."""
 
 from __future__ import annotations
 
 import itertools
 
 import torch
+from torch import Tensor
 
 from dtm import tilts
 from dtm.engine import Decoder
 from dtm.methods import CONTROL_VARIATES, mdm_loss
+from dtm.random import stream
 from dtm.verify.claims.check import claim
 from dtm.verify.claims.population import Table, perturbed, population, tilt_outcome
-from dtm.verify.exact import World, decoder_law, denoiser, kl, path_kl, random_world
+from dtm.verify.exact import World, decoder_law, denoiser, kl, ordered_log_laws, path_kl, random_world
 
 H = 1.5
 
@@ -81,60 +83,49 @@ def available_less_gained_remains() -> float:
     return max(deviations)
 
 
-def _available_limit(world: World, copies: int, h: float) -> float:
-    """`available_kl` of a buffer that is the law itself, taken to infinitely many copies.
+def _ratios(world: World, student: Table, block: int | None) -> Tensor:
+    """ℓ of every sequence along each order: the sum over steps of log π_θ/π_a at the token revealed."""
+    laws = ordered_log_laws(world, student, block), ordered_log_laws(world, world.posterior(), block)
+    return laws[0] - laws[1]
 
-    The jackknife's correction is a power series in 1/copies; Richardson's table removes it.
-    """
-    rows = (world.prob * copies).round().long()
-    index = torch.arange(len(rows)).repeat_interleave(rows)
-    group = index // (len(rows) // world.vocab**world.prompt)
-    row = []
-    for level in range(6):
-        many = index.repeat(2**level)
-        row.append(tilts.available_kl(world.reward[many], group.repeat(2**level), h))
-    for order in range(1, len(row)):
-        row = [(2**order * row[j + 1] - row[j]) / (2**order - 1) for j in range(len(row) - 1)]
-    return row[0]
+
+def _read(world: World, log_ratio: Tensor, drawn: Tensor) -> tuple[float, float]:
+    """The meter's reading on some rollouts, given as numbers of sequences."""
+    group = drawn // world.vocab ** (world.length - world.prompt)
+    return tilts.absorbed_share(log_ratio[drawn], world.reward[drawn], group, H)
 
 
 @claim(
-    "6b", "`available_kl` is Σ_p P(p) (Z_p/Z) KL(ρ_{a+h,p} ‖ ρ_{a,p}), for one prompt and for several", 1e-10
+    "6b",
+    "a student that has tilted by s h reads absorbed = s on any rollouts, in any order of decoding",
+    1e-9,
 )
-def available_kl_of_the_law() -> float:
-    """A buffer with every sequence in exact proportion."""
+def the_meter_reads_the_tilt() -> float:
+    """Forty rollouts of three prompts; untrained, half way, perfect, too far, and away from the reward."""
     deviations = []
-    for prompt in (0, 1):
-        world = random_world(3, 3, seed=3, prompt=prompt, copies=600)
-        joint = world.jointly_tilted(H)
-        exact = float((joint.prob * (joint.log_prob_given_prompt() - world.log_prob_given_prompt())).sum())
-        deviations.append(abs(_available_limit(world, 600, H) - exact))
+    for seed, block, s in itertools.product(range(2), (None, 2), (0.0, 0.5, 1.0, 1.5, -0.5)):
+        world = random_world(3, 4, seed=seed, reward="maze", prompt=1, rate=0.5)
+        drawn = torch.multinomial(world.prob, 40, True, generator=stream(seed, "rollouts"))
+        for log_ratio in _ratios(world, world.tilted(s * H).posterior(), block):
+            share, error = _read(world, log_ratio, drawn)
+            deviations.append(max(abs(share - s), error))
     return max(deviations)
 
 
-@claim("6c", "h E_{a+h}[r] − log Z of the joint law overcounts it by the KL of the prompt marginal", 1e-10)
-def joint_formula_counts_the_prompts() -> float:
-    """The tilt of P(p) to P(p) Z_p / Z is nothing that a conditional model can absorb."""
-    world = random_world(3, 3, seed=4, prompt=1, copies=600)
-    joint = world.jointly_tilted(H)
-    formula = H * float((joint.prob * world.reward).sum()) - world.log_z(H)
-    overcount = kl(joint.log_prompt(), world.log_prompt())
-    return abs(formula - _available_limit(world, 600, H) - overcount)
-
-
-@claim("6d", "its jackknife removes most of the small-group bias: bias left over plug-in bias, K = 3", 0.25)
-def jackknife_reduces_bias() -> float:
-    """A buffer of all groups of three equally likely completions is the exact expectation over groups."""
-    reward = torch.linspace(0, 1, 8, dtype=torch.float64)
-    triples = torch.cartesian_prod(*[torch.arange(8)] * 3)
-    group = torch.arange(len(triples)).repeat_interleave(3)
-    jackknife = tilts.available_kl(reward[triples.flatten()], group, 3.0)
-    weight = (3 * reward).exp()
-    weight = weight / weight.mean()
-    exact = float(torch.special.xlogy(weight, weight).mean())
-    mean = weight[triples].mean(1)
-    plug_in = exact - float(torch.special.xlogy(mean, mean).mean())
-    return abs(jackknife - exact) / abs(plug_in - exact)
+@claim(
+    "6c", "absorbed is (E_{a+h}[ℓ] − E_a[ℓ]) over the symmetric KL of ρ_{a+h} and ρ_a, for any student", 1e-9
+)
+def the_meter_contrasts_the_laws() -> float:
+    """Rollouts in the exact proportions of the law."""
+    world, deviations = random_world(3, 3, seed=6, copies=600), []
+    tilted = world.tilted(H)
+    drawn = torch.arange(len(world.prob)).repeat_interleave((world.prob * 600).round().long())
+    distance = kl(tilted.log_prob, world.log_prob) + kl(world.log_prob, tilted.log_prob)
+    for student in _students(world, H):
+        for log_ratio in _ratios(world, student, None):
+            exact = float(((tilted.prob - world.prob) * log_ratio).sum()) / distance
+            deviations.append(abs(_read(world, log_ratio, drawn)[0] - exact))
+    return max(deviations)
 
 
 @claim("Eq. 6", "the MDM loss less the entropy of ρ is KL(path ‖ path_θ), relative", 1e-10)
@@ -147,13 +138,3 @@ def mdm_loss_is_path_kl() -> float:
         loss = mdm_loss(denoiser(student), population(world, block).states).item()
         deviations.append(abs((loss - world.entropy()) / path_kl(world, student, block) - 1))
     return max(deviations)
-
-
-@claim("6e", "at the tilted posterior nothing remains: absorbed = gained / available = 1", 1e-10)
-def absorbed_reaches_one() -> float:
-    """The meter's upper end."""
-    world = random_world(3, 4, seed=6, reward="maze")
-    target = world.tilted(H).posterior()
-    gained = tilt_outcome(world, target, H, CONTROL_VARIATES["mean"], None).metrics["gained"]
-    available = H * float((world.tilted(H).prob * world.reward).sum()) - world.log_z(H)
-    return abs(gained / available - 1)

@@ -72,11 +72,12 @@ def plain(tiny) -> RunConfig:
 
 
 def test_a_step_costs_its_rollouts_its_rows_and_the_teachers(plain, make_trainer):
-    """32 rollouts of 5 tokens after a prompt of 3, then 16 rows: student forward and backward, teacher."""
+    """36 rollouts of 5 tokens after a prompt of 3, four of them the meter's; then 16 rows: student forward and
+    backward, teacher."""
     seen = []
     make_trainer(plain, callbacks=[seen.append])._advance()
     spent = next(event.values for event in seen if event.kind == "step")
-    assert spent["spent_tokens"] == 32 * 8 * 5 + 16 * 8 * 3
+    assert spent["spent_tokens"] == 36 * 8 * 5 + 16 * 8 * 3
     first = next(event.values for event in seen if event.kind == "rollouts")
     assert first["spent_tokens"] == 0  # what a stop would undo is not spent
 
@@ -111,8 +112,8 @@ def test_rollouts_with_a_cache_cost_what_they_compute_whichever_copy_decodes(pla
         run.open_phase()
     assert run.ledger.take().tokens == 0  # rollouts are counted by their engine alone
     cost = run.sampling.cost()
-    assert cost.tokens == 8 * (8 + 4 * 4 * 5)
-    assert cost.flops == 32 * rollout_flops(run.policy.student.config, 3, 5, 5, 1, 1, together=4)
+    assert cost.tokens == 9 * (8 + 4 * 4 * 5)  # eight prompts, and one for the meter
+    assert cost.flops == 36 * rollout_flops(run.policy.student.config, 3, 5, 5, 1, 1, together=4)
 
 
 def test_evaluations_cost_nothing_and_all_else_does(plain, make_trainer, tmp_path):

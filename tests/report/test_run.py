@@ -89,7 +89,7 @@ PHASE = {"steps": 20, "ess": 0.5, "absorbed": 0.4}
         ((0.8, 0.7), 40, [PHASE], "nothing to learn", "best possible"),
         ((0.2, 0.1), 40, [PHASE, PHASE | {"ess": 0.06}], "step too large", "--tilt.step auto"),
         ((0.2, 0.1), 40, [PHASE], "not absorbed", "--tilt.max-steps"),
-        ((0.2, 0.1), 40, [PHASE | {"phase": 0, "cause": "it overfits"}], "not absorbed", "phase 1 it overfits"),
+        ((0.2, 0.1), 40, [PHASE | {"phase": 0, "cause": "it forgets"}], "not absorbed", "phase 1 it forgets"),
         ((0.2, 0.2), 40, [PHASE | {"ess": 0.06, "absorbed": None}], "not absorbed", "--iterate.iterations"),
     ],
 )

@@ -128,17 +128,13 @@ class Anneal(Loop):
         return self.config.tilt.absorbed != "never" and phase_step > 0 and phase_step % every == 0
 
     def reason_to_land(self, progress: Progress, stalled: bool) -> str | None:
-        """Enough is absorbed, or no more is being absorbed at the full learning rate.
-
-        While the rate falls, the share may rise again: less of the gradient's noise is left in the weights.
-        """
+        """Enough is absorbed, or no more is being absorbed."""
         enough = self.config.tilt.absorbed
         if enough == "never":
             return None
         if progress.surely_absorbed >= enough:
             return "absorbed"
-        cools = progress.phase_step > self.steps - self.cooling_steps
-        return "no longer rising" if stalled and not cools else None
+        return "no longer rising" if stalled else None
 
     def phase_is_over(self, progress: Progress) -> bool:
         """Landed, or all steps taken."""

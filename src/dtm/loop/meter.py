@@ -26,7 +26,7 @@ from dtm.records import ROLLOUT_TENSORS, Rollouts
 
 STATES = 2
 """Decoding steps drawn for each rollout."""
-PATIENCE = 3
+PATIENCE = 2
 """Readings without a rise after which a phase no longer absorbs."""
 
 Reading = tuple[float, float]

@@ -72,8 +72,8 @@ def plain(tiny) -> RunConfig:
 
 
 def test_a_step_costs_its_rollouts_its_rows_and_the_teachers(plain, make_trainer):
-    """36 rollouts of 5 tokens after a prompt of 3, four of them the meter's; then 16 rows: student forward and
-    backward, teacher."""
+    """36 rollouts of 5 tokens after a prompt of 3, four of them the meter's. Then 16 rows: student forward
+    and backward, teacher."""
     seen = []
     make_trainer(plain, callbacks=[seen.append])._advance()
     spent = next(event.values for event in seen if event.kind == "step")

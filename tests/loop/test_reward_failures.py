@@ -48,10 +48,10 @@ def finished_by_closure(tiny, tmp_path):
     return dtm.train(tiny, reward=one, out=tmp_path / "run"), one
 
 
-PURPOSES = ["evaluation", "rebuild", "refresh", "closing", "evaluation again"]
+PURPOSES = ["evaluation", "rebuild", "refresh", "evaluation again"]
 
 
-@pytest.mark.parametrize("call", range(5), ids=PURPOSES)
+@pytest.mark.parametrize("call", range(4), ids=PURPOSES)
 def test_a_run_whose_reward_failed_continues_with_a_fixed_one(call, tiny, undisturbed, tmp_path):
     with pytest.raises(RewardError, match="reward failing raised KeyError: 'answer'") as caught:
         dtm.train(tiny, reward=FailingAt(call), out=tmp_path / "run")
@@ -60,7 +60,7 @@ def test_a_run_whose_reward_failed_continues_with_a_fixed_one(call, tiny, undist
     again = f"dtm.train('maze-small', reward=…, out={str(tmp_path / 'run')!r}, resume=True)"
     assert f"continue it with: {again}" in str(caught.value)
     checkpoint = load_latest(tmp_path / "run" / "checkpoints")
-    assert checkpoint.state["step"] == [0, 0, 2, 4, 4][call]
+    assert checkpoint.state["step"] == [0, 0, 2, 4][call]
     run = dtm.train(tiny, reward=steady, out=tmp_path / "run", resume=True)
     expected = undisturbed.model.state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in run.model.state_dict().items())
@@ -75,7 +75,7 @@ def test_samples_without_a_reward_are_left_out_and_counted(tiny, tmp_path):
     run = dtm.train(tiny, reward=every_other, out=tmp_path / "run")
     assert run.is_finished
     first = run.events("rollouts")[0]
-    assert first["skipped"] == 16
+    assert first["skipped"] == 18
 
 
 @pytest.mark.parametrize("answer", [math.nan, None])
@@ -134,13 +134,16 @@ def test_a_reward_that_cannot_be_found_again_says_how_to_give_it(finished_by_clo
 
 def test_rewards_too_large_for_the_step_are_refused_or_warned_of(tiny, tmp_path):
     def huge(prompts, completions):
-        return [value * 1e25 for value in steady(prompts, completions)]
+        return [value * 1e29 for value in steady(prompts, completions)]
 
     def large(prompts, completions):
         return [value * 1e3 for value in steady(prompts, completions)]
 
-    with pytest.raises(DivergedError, match=r"not finite: h = 1 is large for rewards .*--tilt\.step auto"):
-        dtm.train(tiny, reward=huge, out=tmp_path / "huge")
+    wide = replace(tiny, tilt=replace(tiny.tilt, step=1e12, final=1e12))
+    with pytest.raises(
+        DivergedError, match=r"not finite: h = 1e\+12 is large for rewards .*--tilt\.step auto"
+    ):
+        dtm.train(wide, reward=huge, out=tmp_path / "huge")
     short = replace(tiny, tilt=replace(tiny.tilt, final=1.0, max_steps=1))
     with pytest.warns(DtmWarning, match=r"ESS .* of the rollouts decide this phase.*--tilt\.step auto"):
         dtm.train(short, reward=large, out=tmp_path / "large")

@@ -55,16 +55,16 @@ def trained_on(draws: list[Draw]) -> list[Draw]:
 
 
 def test_rollouts_are_of_training_prompts_and_evaluations_of_validation_prompts(draws):
-    """A buffer, a refresh and a closing measurement per phase; an evaluation before, between and after."""
-    phase = ["train"] * 3
+    """A buffer and a refresh per phase; an evaluation before, between and after."""
+    phase = ["train"] * 2
     expected = ["validation", *phase, "validation", *phase, "validation"]
     assert [draw.split for draw in draws[0]] == expected
-    assert [draw.tilt for draw in trained_on(draws[0])] == [0.0] * 3 + [1.0] * 3
+    assert [draw.tilt for draw in trained_on(draws[0])] == [0.0] * 2 + [1.0] * 2
 
 
 def test_no_two_rollouts_of_a_run_share_their_noise_nor_do_runs_of_two_seeds(draws):
     noise = [draw.seed for run in draws.values() for draw in trained_on(run)]
-    assert len(noise) == len(set(noise)) == 12
+    assert len(noise) == len(set(noise)) == 8
 
 
 def test_training_goes_on_through_the_prompts_in_the_order_of_its_seed(draws, tiny):
@@ -76,7 +76,7 @@ def test_training_goes_on_through_the_prompts_in_the_order_of_its_seed(draws, ti
 
 def test_fresh_groups_are_numbered_after_those_of_the_buffer(draws):
     """Eight prompts, two of which are replaced: the oldest groups have the lowest numbers."""
-    assert [draw.first_group for draw in trained_on(draws[0])] == [0, 8, 10] * 2
+    assert [draw.first_group for draw in trained_on(draws[0])] == [0, 8] * 2
 
 
 def test_a_batch_follows_the_seed_and_the_step_of_its_run(tiny, make_trainer):

@@ -175,16 +175,16 @@ class Trainer:
     # ── phases ───────────────────────────────────────────────────────────────────────────────────
 
     def open_phase(self) -> Replay:
-        """Fill the buffer from π_a and begin a phase."""
-        progress = self.progress
-        rollouts = self.sampling.collect("rebuild", self.loop.prompts, 0, progress, self._emit)
+        """Fill the buffer from π_a, hold some rollouts aside for the meter, and begin a phase."""
+        progress, prompts = self.progress, self.loop.prompts
+        aside = self.config.replay.held_out_prompts if self.loop.measures_absorbed else 0
+        drawn = self.sampling.collect("rebuild", prompts + aside, 0, progress, self._emit)
+        rollouts = drawn.select(drawn.group < prompts)
         h = self.loop.begin(rollouts, progress.tilt, self.optimizer)
         replay = self._hold(rollouts, h)
         if self.loop.measures_absorbed:
             self._check_weights(replay)
-            prompts = self.config.replay.held_out_prompts
-            held_out = self.sampling.collect("meter", prompts, replay.next_group, progress, self._emit)
-            self.meter = Meter(held_out, h, self._meter_noise())
+            self.meter = Meter(drawn.select(drawn.group >= prompts), h, self._meter_noise())
         self.replay = replay
         progress.begin_phase(h, self.method.new_control())
         return replay

@@ -133,7 +133,7 @@ def test_audits_are_logged_and_shown_and_within_the_limits_change_nothing(cached
     assert len(rows) == len(drawn)
     assert all(row["falls_back"] is None and row["agreement"] == 1.0 for row in rows)
     assert rows[0]["rows"] == 36  # every rollout, those of the meter too
-    assert rows[1]["rows"] == 40  # and those of a refresh, in the same phase
+    assert rows[1]["rows"] == 44  # and those of a refresh, in the same phase
     assert "100% as exact decoding, reward +0.000" in console.file.getvalue()
     silent = make_trainer(replace(cached, audit=AuditConfig(share=0.0)))
     silent.run()

@@ -104,8 +104,8 @@ def merge_adapter(
     require(folder.resolve() != base.resolve(), f"{folder} is the base itself: choose another folder")
     family, config = read_shape(base, asked)
     files = weight_files(base)
-    names = without_memory(config).state_dict()
-    expected = {family.hub_name(name): name for name in names}
+    slots = family.slots(config, without_memory(config).state_dict(), files)
+    expected = {name: native for name, (native, _) in slots.items()}
     require_same_names(expected, without_tied(files, family.tied_names(config)), base)
     updates = {family.hub_name(name): pair for name, pair in _updates(weights).items()}
     for name in sorted(updates.keys() - files.keys()):

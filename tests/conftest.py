@@ -11,6 +11,7 @@ import torch
 
 import dtm
 from checkpoints import reference, shared_data, write_hub, write_source, write_talking  # noqa: F401, fixtures for all
+from published import write_published  # noqa: F401
 from dtm.config import (
     CheckpointConfig,
     EvaluationConfig,

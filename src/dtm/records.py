@@ -112,8 +112,10 @@ class Completions(Sequences):
 
     @property
     def written(self) -> Int[Tensor, "N C"]:
-        """The completions without their prompts."""
-        return self.tokens[:, int(prompt_width(self.is_completion)) :]
+        """The completions without their prompts; where some are longer, as much of them as all have."""
+        first = self.is_completion.int().argmax(1, keepdim=True)
+        width = int(self.is_completion.sum(1).min()) if len(self) else 0
+        return self.tokens.gather(1, first + torch.arange(width, device=first.device))
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,8 @@ class Speaker:
         asked = subject.chat.ask(messages)
         with subject.autocast():
             done = complete_batch(subject.model, [asked], length, self.decoder, subject.device, seed)
-        tokens, steps = done.tokens[0, -length:].cpu(), done.revealed_at[0, -length:].cpu()
+        written = done.is_completion[0]
+        tokens, steps = (each[0, written][:length].cpu() for each in (done.tokens, done.revealed_at))
         ended = (tokens == subject.model.eos_id).cumsum(0) > 0
         tokens = tokens.masked_fill(ended, subject.model.eos_id)
         return Answer(subject.chat.read(tokens[~ended].tolist()).strip(), list(frames(tokens, steps)))

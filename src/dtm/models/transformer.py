@@ -54,6 +54,7 @@ class Transformer(Denoiser):
         self.config = config
         self.vocab_size, self.mask_id, self.eos_id = config.vocab_size, config.mask_id, config.eos_id
         self.shift, self.family, self.attention_block = config.shift, config.family, config.attention_block
+        self.block_origin = config.block_origin
         self.embedding = nn.Embedding(config.rows, config.width)
         self.blocks = nn.ModuleList(Block(config, number) for number in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=config.norm_eps)
@@ -174,7 +175,7 @@ class Transformer(Denoiser):
 
     def _origin(self, attention: Bool[Tensor, "B L"] | None) -> Origin:
         """Return the column from which the blocks of each row are counted."""
-        return first_tokens(attention) if self.config.block_origin == "token" else 0
+        return first_tokens(attention) if self.block_origin == "token" else 0
 
     def _run(self, number: int, part: Callable[..., Tensor], *inputs: Any) -> Tensor:
         """Run a part of a block, with activation checkpointing if the block is one to recompute."""

@@ -97,6 +97,15 @@ def prompt_width(is_completion: Bool[Tensor, "B L"]) -> Int[Tensor, ""]:
     return is_completion.any(0).int().argmax()
 
 
+def leads(is_completion: Bool[Tensor, "B L"], block: int | None) -> Int[Tensor, " B"]:
+    """Columns of the block in which each completion begins that are before it; 0 without a ``block``.
+
+    Blocks of block-causal attention are columns of a row, so that a prompt may end inside one.
+    """
+    first = is_completion.int().argmax(1)
+    return torch.zeros_like(first) if block is None else first % block
+
+
 @dataclass(frozen=True, slots=True)
 class Completions(Sequences):
     """Finished sequences of an engine, not yet rewarded.

@@ -17,7 +17,7 @@ from dtm.errors import CheckpointError, ConfigError
 from dtm.models import Transformer, block
 from dtm.models.families import FAMILIES, REFUSED, read_shape, read_sizes
 from dtm.models.families.settings import Asked, Sidecar
-from dtm.models.source import _with_config
+from dtm.models.source import with_config
 from dtm.models.storage import check_weights, save_hub
 from dtm.random import stream
 
@@ -125,7 +125,7 @@ MISTAKES = {
 @pytest.mark.parametrize(("mistake", "name"), [(m, n) for m, (names, _) in MISTAKES.items() for n in names])
 def test_a_plausible_mistake_is_caught_by_the_reference(golden, mistake, name):
     model, stored = golden(name)
-    wrong = _with_config(model, **MISTAKES[mistake][1](model))
+    wrong = with_config(model, **MISTAKES[mistake][1](model))
     real = stored["attention_mask"] == 1
     least = 2e-4 if mistake == "eps" else 1e-2  # the tolerance is 1e-4
     assert worst(wrong.logits(stored["input_ids"], real), stored["logits"], real) > least

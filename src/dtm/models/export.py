@@ -74,17 +74,33 @@ def read_adapter(folder: Path, shape: TransformerConfig) -> tuple[dict[str, Tens
         for linear in shape.linears()
         if _stored_name(f"{linear.paths()[0]}.lora_A.weight", family) in stored
     ]
-    require(bool(linears), f"{folder}/{WEIGHTS} holds no adapter of a {family.name} model", CheckpointError)
+    require(
+        bool(linears),
+        f"{folder}/{WEIGHTS} holds no adapter of a {family.name} model: its first tensor is "
+        f"{min(stored, default='absent')!r}",
+        CheckpointError,
+    )
     lora = LoRA(
         rank=config["r"],
-        alpha=config["lora_alpha"],
-        dropout=config["lora_dropout"],
+        alpha=float(config["lora_alpha"]),
+        dropout=float(config["lora_dropout"]),
         targets=tuple(linear.name for linear in linears),
     )
     paths = [path for linear in linears for path in linear.paths()]
     native = [f"{path}.lora_{side}.weight" for path in paths for side in "AB"]
     expected = {_stored_name(name, family): name for name in native}
     require_same_names(expected, stored, folder / WEIGHTS)
+    sizes = {path: (linear.inputs, linear.outputs) for linear in linears for path in linear.paths()}
+    for name, native in expected.items():
+        path, _, side = native.removesuffix(".weight").rpartition(".lora_")
+        inputs, outputs = sizes[path]
+        found, wanted = tuple(stored[name].shape), (lora.rank, inputs) if side == "A" else (outputs, lora.rank)
+        require(
+            found == wanted,
+            f"{folder}/{WEIGHTS}: {name!r} is {found}, and this {family.name} model needs {wanted}: the "
+            "adapter belongs to another base",
+            CheckpointError,
+        )
     return {expected[name]: value for name, value in stored.items()}, lora
 
 
@@ -155,8 +171,10 @@ def _stored_name(native: str, family: Family) -> str:
 
 def _require_plain(config: dict[str, Any], folder: Path) -> None:
     """Raise an error for adapters that compute anything but W x + (α / r) B A x."""
-    for key in ("r", "lora_alpha", "lora_dropout"):
+    for key, kind in {"r": int, "lora_alpha": int | float, "lora_dropout": int | float}.items():
         require(key in config, f"{folder}/{CONFIG}: {key!r} is missing", CheckpointError)
+        is_number = isinstance(config[key], kind) and not isinstance(config[key], bool)
+        require(is_number, f"{folder}/{CONFIG}: {key!r} is {config[key]!r}, not a number", CheckpointError)
     plain: dict[str, tuple[Any, ...]] = {
         "peft_type": ("LORA",),
         "use_rslora": (False,),

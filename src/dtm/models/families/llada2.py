@@ -140,5 +140,6 @@ LLADA2 = Family(
     usual_mask=156895,
     usual_block=32,
     models="inclusionAI/LLaDA2.{0,1}-{mini,flash}",
-    limits="LLaDA2.1 is decoded without token editing, which is not an absorbing process",
+    limits="LLaDA2.1 is decoded without token editing, which is not an absorbing process; LLaDA2.2, which "
+    "inserts and deletes tokens, is none either",
 )

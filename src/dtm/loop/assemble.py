@@ -24,7 +24,7 @@ from dtm.loading import load_object
 from dtm.loop.names import method_name, object_name, reward_name
 from dtm.loop.policies import make_loop
 from dtm.loop.policy import Loop
-from dtm.masking import MaskCount, Masking, in_blocks
+from dtm.masking import MaskCount, Masking, in_blocks, runs_doubled
 from dtm.methods.base import Method
 from dtm.models.adapters import LoRA
 from dtm.models.denoiser import Denoiser
@@ -163,6 +163,7 @@ class Assembly:
             weight_bytes=2 if half and self.lora is not None else 4,
             nf4=config.model.nf4,
             compute_bytes=2 if half else 4,
+            doubled=runs_doubled(self.masking),
             compiled=self.placement.compiles,
             held=None if method.held is None else max(1, method.held // shape.vocab_size),
             decoded=together,

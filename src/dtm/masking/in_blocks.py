@@ -44,3 +44,8 @@ def in_blocks(masking: Masking, block: int | None) -> Masking:
         left_to_right = isinstance(masking.plan, ActiveBlock | TraceSegments)
         return replace(masking, block=block, doubled=not left_to_right)
     return masking
+
+
+def runs_doubled(masking: Masking) -> bool:
+    """Whether its states need the pass over x_t and x_1 side by side."""
+    return isinstance(masking, EveryBlock) or (isinstance(masking, Planned) and masking.doubled)

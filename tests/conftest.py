@@ -11,7 +11,6 @@ import torch
 
 import dtm
 from checkpoints import reference, shared_data, write_hub, write_source, write_talking  # noqa: F401, fixtures for all
-from published import write_published  # noqa: F401
 from dtm.config import (
     CheckpointConfig,
     EvaluationConfig,
@@ -26,6 +25,7 @@ from dtm.loop.assemble import assemble
 from dtm.loop.pretraining import pretrainer_of
 from dtm.loop.trainer import Trainer
 from dtm.records import Rollouts
+from published import write_published  # noqa: F401
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,7 @@
-"""Random checkpoints of the block diffusion and expert families in the hub's layouts, and plain models of them.
+"""Random checkpoints of the block diffusion and expert families in the hub's layouts, and a plain model.
 
-Names, shapes and arithmetic are spelled out from the published schemas, without the package's tables. The plain
-model takes one row without padding and loops over tokens and experts.
+Names, shapes and arithmetic are spelled out from the published schemas, without the package's tables. The
+plain model takes one row without padding and loops over tokens and experts.
 """
 
 from __future__ import annotations
@@ -197,9 +197,7 @@ def plain_logits(
             parts = linear(inner, layer + "attention.query_key_value").unflatten(-1, (-1, head))
             q, k, v = parts.split((heads, kv_heads, kv_heads), dim=1)
         else:
-            q, k, v = (
-                linear(inner, f"{layer}self_attn.{p}_proj").unflatten(-1, (-1, head)) for p in "qkv"
-            )
+            q, k, v = (linear(inner, f"{layer}self_attn.{p}_proj").unflatten(-1, (-1, head)) for p in "qkv")
         names = ("attention.query_layernorm", "attention.key_layernorm") if is_llada2 else (
             "self_attn.q_norm", "self_attn.k_norm",
         )  # fmt: skip

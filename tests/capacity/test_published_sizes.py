@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from published import CONFIGS, keywords
 
 import dtm
 from dtm.capacity.flops import update_flops
@@ -22,6 +21,7 @@ from dtm.capacity.memory import (
 from dtm.models import LoRA
 from dtm.models.families import read_sizes
 from dtm.models.storage import without_memory
+from published import CONFIGS, keywords
 
 QWEN = {"vocab_size": 151936, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": False}
 SDAR = {**QWEN, "model_type": "sdar", "head_dim": 128, "num_key_value_heads": 8, "eos_token_id": 151643}
@@ -108,7 +108,9 @@ def test_activations_count_the_experts_that_a_token_passes_through(tmp_path):
     assert activations(more, run) > 1.4 * activations(mini, run)
     assert activations(mini, replace(run, doubled=True)) == pytest.approx(2 * activations(mini, run), rel=0.1)
     assert estimate(mini, run).total > estimate(mini, replace(run, nf4=True)).total
-    assert update_flops(mini, 428, 16, run.lora, 0, doubled=True) > 2 * update_flops(mini, 428, 16, run.lora, 0)
+    assert update_flops(mini, 428, 16, run.lora, 0, doubled=True) > 2 * update_flops(
+        mini, 428, 16, run.lora, 0
+    )
 
 
 def test_every_expert_is_declared_where_the_model_has_it(tmp_path):

@@ -90,9 +90,7 @@ def test_reference_models_are_decoded_as_on_the_canvas_with_and_without_the_cach
     length = block + 1
     prompts = asked(block + 2, 3)
     for cache in ("none", "prefix"):
-        decoder = Decoder(
-            order=ORDERS["max-probability"](), block=block, temperature=0.0, cache=cache
-        )
+        decoder = Decoder(order=ORDERS["max-probability"](), block=block, temperature=0.0, cache=cache)
         done = generate(model, prompts, length, decoder)
         for row in range(2):
             expected = greedy(model, prompts.tokens[row, prompts.attention[row]], length)

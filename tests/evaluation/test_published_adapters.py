@@ -1,4 +1,4 @@
-"""`dtm eval BASE --adapter ADAPTER`: adapters under the hub's names, written here without the package's tables."""
+"""`dtm eval BASE --adapter ADAPTER`: adapters under the hub's names, written without the package's tables."""
 
 from __future__ import annotations
 
@@ -98,13 +98,19 @@ def test_a_wrong_pairing_is_refused_by_name_and_by_shape(base_of, write_hub, tmp
     base = base_of("llada")
     other = write_hub("dream", name="dream")
     by_name = write_adapter(tmp_path / "by-name", other, QWEN)
-    with pytest.raises(CheckpointError, match=r"no adapter of a llada model.*'base_model\.model\.model\.layers"):
+    with pytest.raises(
+        CheckpointError, match=r"no adapter of a llada model.*'base_model\.model\.model\.layers"
+    ):
         Source.find(str(base)).with_adapter(str(by_name))
     by_shape = write_adapter(tmp_path / "by-shape", base, LLADA, rank=5)
-    with pytest.raises(CheckpointError, match=r"lora_A\.weight' is \(5, 32\).*needs \(2, 32\): the adapter belongs"):
+    with pytest.raises(
+        CheckpointError, match=r"lora_A\.weight' is \(5, 32\).*needs \(2, 32\): the adapter belongs"
+    ):
         Source.find(str(base)).with_adapter(str(by_shape))
     with_head = write_adapter(tmp_path / "head", base, LLADA | {"model.transformer.ff_out"})
-    with pytest.raises(CheckpointError, match=r"unexpected tensor 'base_model\.model\.model\.transformer\.ff_out"):
+    with pytest.raises(
+        CheckpointError, match=r"unexpected tensor 'base_model\.model\.model\.transformer\.ff_out"
+    ):
         Source.find(str(base)).with_adapter(str(with_head))
 
 

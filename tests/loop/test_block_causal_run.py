@@ -82,7 +82,9 @@ def test_estimates_count_the_prefix_cache_and_whole_blocks(blockwise):
 
 def test_masks_in_every_block_train_c_dtm(blockwise, make_trainer):
     """The gradient of a batch and the meter accept states that need the doubled pass."""
-    trainer = make_trainer(replace(blockwise, method=configure_method("c-dtm", block="every")), reward=variety)
+    trainer = make_trainer(
+        replace(blockwise, method=configure_method("c-dtm", block="every")), reward=variety
+    )
     assert trainer.learner.masking == EveryBlock(2)
     before = [parameter.clone() for parameter in trainer.policy.trained()]
     doubled = Transformer.hidden_doubled
@@ -102,7 +104,7 @@ def test_blocks_counted_from_the_first_token_are_masked_and_trained(blockwise, m
     replay = trainer.open_phase()
     assert replay.rollouts.tokens.shape[1] == 3 + 5
     assert replay.rollouts.attention.all()
-    states, weights = trainer.learner.batch(replay, trainer.progress)
+    states, _ = trainer.learner.batch(replay, trainer.progress)
     assert states.doubled == (method == "diffu-grpo")
     for row in range(len(states) if method == "c-dtm" else 0):
         assert len(set((states.eligible[row].nonzero().squeeze(1) // 2).tolist())) == 1

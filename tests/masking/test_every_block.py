@@ -48,7 +48,11 @@ def blocks_of(length: int, block: int) -> MaskedStates:
         orders = list(itertools.permutations(range(length)))
         for permutation in orders:
             order = torch.tensor([[0.0] * PROMPT + [p / length for p in permutation]]).double()
-            found.append(mask_blocks(clean.is_completion, torch.tensor([length]), share, order, block, torch.zeros(1).long()))
+            found.append(
+                mask_blocks(
+                    clean.is_completion, torch.tensor([length]), share, order, block, torch.zeros(1).long()
+                )
+            )
             chances.append(float(Fraction(1, len(orders) * torch.tensor(sizes).prod().item())))
     masked, weight = (torch.cat(parts) for parts in zip(*found, strict=True))
     states = states_of(clean, masked, masked, torch.tensor(chances).double())

@@ -6,14 +6,14 @@ import json
 
 import pytest
 import torch
-from checkpoints import chatml_tokenizer
-from published import BLOCKS
 from safetensors.torch import load_file
 
 import dtm
+from checkpoints import chatml_tokenizer
 from dtm.cli import main
 from dtm.random import stream
 from ending import FINISHED
+from published import BLOCKS
 
 pytest.importorskip("transformers")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from published import keywords
 
 import dtm
 from dtm.errors import ConfigError
@@ -14,6 +13,7 @@ from dtm.models.linears import position_weights
 from dtm.models.merging import merged
 from dtm.models.routing import Experts, route
 from dtm.random import stream
+from published import keywords
 
 
 def network(**changes) -> Transformer:
@@ -41,9 +41,7 @@ def test_softmax_scores_are_of_all_experts_and_then_renormalised():
 def test_a_bias_changes_the_choice_and_where_asked_the_weights(kind, weights):
     logits = torch.tensor([[0.0, 0.0, torch.tensor(3.0).log(), 0.0]])
     bias = torch.tensor([0.3, 0.0, 0.0, 0.0])
-    experts = Experts(
-        count=4, active=2, width=8, layers=(0,), score="sigmoid", renormalised=False, bias=kind
-    )
+    experts = Experts(count=4, active=2, width=8, layers=(0,), score="sigmoid", renormalised=False, bias=kind)
     found, chosen = route(logits, bias, experts)
     assert chosen.tolist() == [[0, 2]]
     torch.testing.assert_close(found, torch.tensor([weights]))

@@ -1,4 +1,4 @@
-"""Block diffusion and expert families: numbers, names, settings, and the mistakes that their files would catch."""
+"""Block diffusion and expert families: numbers, names, settings, and mistakes that numbers would catch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from itertools import chain
 
 import pytest
 import torch
-from published import BLOCKS, CONFIGS, MASK, keywords, plain_logits
 from safetensors.torch import load_file, save_file
 
 import dtm
@@ -20,6 +19,7 @@ from dtm.models.families.settings import Asked, Sidecar
 from dtm.models.source import with_config
 from dtm.models.storage import check_weights, save_hub
 from dtm.random import stream
+from published import BLOCKS, CONFIGS, MASK, keywords, plain_logits
 
 GOLDEN = ["sdar", "sdar_moe", "llada2_moe", "llada_moe", "fast_dllm_qwen"]
 BLOCK_CAUSAL = [name for name in GOLDEN if name != "llada_moe"]
@@ -265,7 +265,9 @@ def test_a_block_size_is_never_guessed(write_published, family):
 @pytest.mark.parametrize("family", CONFIGS)
 def test_a_mask_token_is_never_guessed(write_published, family):
     folder, usual = write_published(family), FAMILIES[family].usual_mask
-    with pytest.raises(CheckpointError, match=rf"--model\.mask-token \({usual} in published models.*mask_id="):
+    with pytest.raises(
+        CheckpointError, match=rf"--model\.mask-token \({usual} in published models.*mask_id="
+    ):
         read_shape(folder)
 
 

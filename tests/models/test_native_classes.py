@@ -7,13 +7,13 @@ import shutil
 
 import pytest
 import torch
-from published import BLOCKS, MASK, keywords
 
 import dtm
 from dtm.models import LoRA, Policy
 from dtm.models.export import load_adapter, save_adapter, save_merged
 from dtm.models.families.settings import Asked
 from dtm.random import stream
+from published import BLOCKS, MASK, keywords
 
 transformers = pytest.importorskip("transformers")
 CLASSES = {"sdar": "Qwen3", "sdar_moe": "Qwen3Moe", "a2d-llama": "Llama"}
@@ -128,9 +128,7 @@ def test_adapters_of_other_families_come_back_and_merge(write_published, tmp_pat
     student, _ = load_adapter(tmp_path / "adapter", dtm.load_model(folder, **keywords(family)))
     torch.testing.assert_close(student.logits(tokens_of()), expected)
     known = keywords(family)
-    asked = Asked(
-        mask_token=str(MASK), attention=known.get("attention", "stored"), block=known.get("block")
-    )
+    asked = Asked(mask_token=str(MASK), attention=known.get("attention", "stored"), block=known.get("block"))
     save_merged(policy.student, policy.lora, tmp_path / "merged", folder, asked)
     again = dtm.load_model(tmp_path / "merged")  # dtm.json states what was asked for
     torch.testing.assert_close(again.logits(tokens_of()), expected, atol=1e-4, rtol=1e-4)

@@ -199,7 +199,9 @@ def cache_bytes(model: TransformerConfig, rows: int, length: int, bytes_each: in
 
 def stack_bytes(model: TransformerConfig, run: TrainingShape) -> int:
     """The largest stack of experts, dequantised for a product where weights are in four bits."""
-    stacks = [linear.stacked * linear.inputs * linear.outputs for linear in model.linears() if linear.stacked > 1]
+    stacks = [
+        linear.stacked * linear.inputs * linear.outputs for linear in model.linears() if linear.stacked > 1
+    ]
     return max(stacks, default=0) * run.compute_bytes * run.nf4
 
 

@@ -24,8 +24,8 @@ def models(arguments: list[str]) -> int:
     """List the families of models, what is supported for each, and what is not."""
     parser = make_parser(
         "models",
-        "List the families of models that can be loaded: train, eval, sample, chat, fit and export take each,\n"
-        "and no code of a model's folder is run.",
+        "List the families of models that can be loaded. Train, eval, sample, chat, fit and export take\n"
+        "each, and no code of a model's folder is run.",
     )
     parser.add_argument("--json", action="store_true", help="print the list as JSON")
     options = parser.parse_args(arguments)
@@ -74,4 +74,8 @@ def _facts(family: Family) -> dict[str, str]:
 
 def _print_indented(text: str) -> None:
     inner = " " * INDENT
-    print(textwrap.fill(text, WIDTH, initial_indent=inner, subsequent_indent=inner + "  ", break_on_hyphens=False))
+    print(
+        textwrap.fill(
+            text, WIDTH, initial_indent=inner, subsequent_indent=inner + "  ", break_on_hyphens=False
+        )
+    )

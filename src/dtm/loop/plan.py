@@ -68,7 +68,9 @@ def _audit(assembly: Assembly) -> dict[str, str]:
     limits = assembly.config.audit
     if not assembly.decoder.takes_shortcuts:
         is_cached = assembly.decoder.cache == "prefix" and assembly.attention_block is not None
-        return {"audit": "none needed: the prefix cache of block-causal attention is exact"} if is_cached else {}
+        return (
+            {"audit": "none needed: the prefix cache of block-causal attention is exact"} if is_cached else {}
+        )
     if limits.share == 0:
         return {"audit": "none: the effect of decoding's shortcuts is not measured"}
     rule = f"at least {limits.agreement:.0%} of the tokens the same"

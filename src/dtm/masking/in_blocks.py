@@ -5,8 +5,8 @@ positions with
 
     Σ_k (1/n) (n/k) C(n − B_b, k − a) / C(n, k)  =  ∫ u^{a−1} (1 − u)^{B_b−a} du  =  1 / (a C(B_b, a)),
 
-which is the weight of form (C) in block b alone. So the mask plans of any order estimate the bound of decoding
-block by block, if each block is scored given the clean blocks before it: in a pass over x_t and x_1.
+which is the weight of form (C) in block b alone. So the mask plans of any order estimate the bound of
+decoding block by block, if each block is scored given the clean blocks before it: in a pass over x_t and x_1.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def in_blocks(masking: Masking, block: int | None) -> Masking:
     if isinstance(masking, MaskCount | EveryBlock):
         require(
             masking.block == block,
-            f"this model attends in blocks of {block}, and masks lie inside them: pass --method.block decoding",
+            f"this model attends in blocks of {block}, and masks lie inside them: pass "
+            "--method.block decoding",
         )
     if isinstance(masking, MaskCount):
         return replace(masking, in_columns=True)

@@ -101,9 +101,9 @@ def mask_cells(
 ) -> tuple[Bool[Tensor, "B L"], Bool[Tensor, "B L"], Int[Tensor, " B"]]:
     """Masked positions, scored positions S and k = |S| for the chosen (block, k) cell of each row.
 
-    Completion positions are numbered from ``lead``, else from 0. Cell j belongs to the block that holds position j, and
-    masks k = (end of the block) − j of its positions: every (block, k) occurs for exactly one j, also
-    when the last block is shorter. ``order`` is random; S takes the k smallest of the block.
+    Completion positions are numbered from ``lead``, else from 0. Cell j belongs to the block that holds
+    position j, and masks k = (end of the block) − j of its positions: every (block, k) occurs for exactly one
+    j, also when the last block is shorter. ``order`` is random; S takes the k smallest of the block.
     """
     lead = torch.zeros_like(cell) if lead is None else lead
     index = is_completion.long().cumsum(1) - 1 + lead[:, None]

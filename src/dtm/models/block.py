@@ -3,7 +3,8 @@
     mixed = attention(norm(x))                      attend, over whole rows
     x ← x + out(mixed),  x + down(silu(gate) · up)  feed, at any positions
 
-Some blocks have a mixture of experts in place of the feed-forward layer. The second half of the last block is needed only at positions whose states are used.
+Some blocks have a mixture of experts in place of the feed-forward layer. The second half of the last block is
+needed only at positions whose states are used.
 
 Letters: B batch, L length, W positions computed, H heads, K key-value heads, E head width, C its pairs of
 channels, M = H E width of the attention, D model width, F feed-forward width.

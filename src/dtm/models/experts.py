@@ -77,7 +77,9 @@ class FeedForward(nn.Module):
 
 def widened(layer: Any, x: Float[Tensor, "*P D"]) -> Float[Tensor, "*P F"]:
     """Hidden layer of a gated feed-forward layer: silu(gate) · up."""
-    gate, up = projections(x, (layer.gate, layer.up)) if layer.gate_up is None else layer.gate_up(x).chunk(2, -1)
+    gate, up = (
+        projections(x, (layer.gate, layer.up)) if layer.gate_up is None else layer.gate_up(x).chunk(2, -1)
+    )
     return F.silu(gate) * up
 
 
@@ -96,7 +98,7 @@ class Mixture(nn.Module):
         self.down = Stack(experts.count, experts.width, width)
 
     # Sizes depend on the routing, which torch.compile would specialise on.
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, x: Float[Tensor, "*P D"]) -> Float[Tensor, "*P D"]:
         """Σ_e w_e down_e(silu(gate_e x) · up_e x) over the chosen experts of each token."""
         kind, count = x.device.type, self.experts.active

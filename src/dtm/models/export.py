@@ -90,18 +90,25 @@ def read_adapter(folder: Path, shape: TransformerConfig) -> tuple[dict[str, Tens
     native = [f"{path}.lora_{side}.weight" for path in paths for side in "AB"]
     expected = {_stored_name(name, family): name for name in native}
     require_same_names(expected, stored, folder / WEIGHTS)
-    sizes = {path: (linear.inputs, linear.outputs) for linear in linears for path in linear.paths()}
-    for name, native in expected.items():
-        path, _, side = native.removesuffix(".weight").rpartition(".lora_")
-        inputs, outputs = sizes[path]
-        found, wanted = tuple(stored[name].shape), (lora.rank, inputs) if side == "A" else (outputs, lora.rank)
-        require(
-            found == wanted,
-            f"{folder}/{WEIGHTS}: {name!r} is {found}, and this {family.name} model needs {wanted}: the "
-            "adapter belongs to another base",
-            CheckpointError,
-        )
+    _require_shapes(stored, linears, lora, family, folder / WEIGHTS)
     return {expected[name]: value for name, value in stored.items()}, lora
+
+
+def _require_shapes(
+    stored: Mapping[str, Tensor], linears: Iterable[Linear], lora: LoRA, family: Family, source: Path
+) -> None:
+    """Raise an error for the first factor whose shape is not that of the base's layer."""
+    for linear in linears:
+        for path in linear.paths():
+            for side, wanted in (("A", (lora.rank, linear.inputs)), ("B", (linear.outputs, lora.rank))):
+                name = _stored_name(f"{path}.lora_{side}.weight", family)
+                found = tuple(stored[name].shape)
+                require(
+                    found == wanted,
+                    f"{source}: {name!r} is {found}, and this {family.name} model needs {wanted}: the adapter "
+                    "belongs to another base",
+                    CheckpointError,
+                )
 
 
 def save_merged(model: Transformer, lora: LoRA, folder: Path, base: Path, asked: Asked = STORED) -> None:

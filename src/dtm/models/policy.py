@@ -105,7 +105,7 @@ class Policy:
         return self._made[fp8]
 
     def trained(self) -> list[nn.Parameter]:
-        """Parameters for the optimiser: the student's weights without frozen ones, or those of its adapter."""
+        """Parameters for the optimiser: the student's weights but frozen ones, or those of its adapter."""
         return [value for value in self._changing(self.student).values() if value.requires_grad]
 
     def weights(self, model: Denoiser) -> dict[str, Tensor]:

@@ -6,7 +6,6 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-
 from typing import Literal
 
 from dtm.errors import require

@@ -111,8 +111,8 @@ def load_model(
     folder is run. A tensor that is missing, unexpected or of another shape, a missing shard, and an
     unsupported setting are errors that name it. Without a ``dtype``, native models are loaded in float32, and
     those of the hub in the dtype they are stored in. With ``nf4`` the declared linear layers are quantised to
-    four bits while they are read. ``mask_id`` (an id or a token's text), ``attention`` and its ``block`` state
-    what a configuration leaves open; ``asked`` is all of them as one record.
+    four bits while they are read. ``mask_id`` (an id or a token's text), ``attention`` and its ``block``
+    state what a configuration leaves open; ``asked`` is all of them as one record.
     """
     if asked is STORED:
         token = None if mask_id is None else str(mask_id)

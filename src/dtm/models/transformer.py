@@ -1,7 +1,7 @@
 """The native transformer: pre-norm, rotary positions, gated feed-forward, full or block-causal attention.
 
-One implementation for all families, from half a million parameters up to LLaDA2 and SDAR: grouped-query heads,
-biases, norms of queries and keys, tied weights and mixtures of experts are settings of its shape.
+One implementation for all families, from half a million parameters up to LLaDA2 and SDAR: grouped-query
+heads, biases, norms of queries and keys, tied weights and mixtures of experts are settings of its shape.
 
 Letters: B batch, L length, W positions computed, N positions requested, D model width, M width of attention.
 """

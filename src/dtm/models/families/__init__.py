@@ -31,8 +31,8 @@ REFUSED = {
     "process: there is no mask token, and the theorem behind c-DTM does not apply",
     "nemotron_labs_diffusion": "no list of the tensors of Nemotron-Labs-Diffusion is published, so that a "
     "native loader would be a guess",
-    "modernbert": "ModernBERT needs layers of its own (LayerNorm, sliding windows, two rotary bases), which the "
-    "native transformer does not have",
+    "modernbert": "ModernBERT needs layers of its own (LayerNorm, sliding windows, two rotary bases), which "
+    "the native transformer does not have",
 }
 """Values of ``model_type`` that are known and not supported, and why."""
 
@@ -67,7 +67,7 @@ def read_sizes(folder: Path, block: int) -> TransformerConfig:
 
 
 def find_family(values: Mapping[str, Any], source: Path) -> Family:
-    """The family of a configuration: by ``model_type``, and by ``architectures`` where two families share it."""
+    """The family of a configuration: by ``model_type``, and by ``architectures`` where two share it."""
     kind = values.get("model_type", NATIVE.model_type)
     require(kind not in REFUSED, f"{source}: {kind!r} is not supported: {REFUSED.get(kind)}", CheckpointError)
     found = [family for family in FAMILIES.values() if kind in (family.model_type, *family.aliases)]

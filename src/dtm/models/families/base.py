@@ -226,7 +226,9 @@ class Family:
         """
         return renamed(native, self.modules) if self.modules else native
 
-    def slots(self, shape: TransformerConfig, names: Iterable[str], stored: Collection[str]) -> dict[str, Slot]:
+    def slots(
+        self, shape: TransformerConfig, names: Iterable[str], stored: Collection[str]
+    ) -> dict[str, Slot]:
         """Hub name of each tensor of a model → its slot.
 
         Experts are stored one by one, or as one stack under the name without number and ``.weight``;

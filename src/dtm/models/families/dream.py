@@ -10,6 +10,7 @@ from __future__ import annotations
 from dtm.models.families.base import STANDARD, UNSCALED, Family, HubConfig, standard
 from dtm.models.shape import TransformerConfig
 
+
 def read_config(config: HubConfig) -> TransformerConfig:
     """Read the native shape from a Dream configuration."""
     config.require_supported({**UNSCALED, "use_mrope": (False,)}, STANDARD)

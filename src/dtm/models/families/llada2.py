@@ -68,7 +68,9 @@ def read_config(config: HubConfig) -> TransformerConfig:
 
 def _rotated(config: HubConfig, head_width: int) -> int:
     """Channels of a head that rotate, stated as a share of the head, as a number, or both."""
-    share = 1.0 if config.values.get("partial_rotary_factor") is None else config.number("partial_rotary_factor")
+    share = (
+        1.0 if config.values.get("partial_rotary_factor") is None else config.number("partial_rotary_factor")
+    )
     stated = config.optional("rotary_dim")
     require(
         stated in (None, round(share * head_width)),

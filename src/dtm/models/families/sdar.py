@@ -1,7 +1,7 @@
 """SDAR and TraDo: block diffusion models made from Qwen3, dense or with experts; names are those of Qwen3.
 
-Blocks are counted from a row's first token. The hub's configurations state neither the block size nor the mask
-token; copies for training do, as ``block_size`` and ``mask_token_id``.
+Blocks are counted from a row's first token. The hub's configurations state neither the block size nor the
+mask token; copies for training do, as ``block_size`` and ``mask_token_id``.
 """
 
 from __future__ import annotations

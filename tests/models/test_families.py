@@ -331,6 +331,17 @@ def test_a_configuration_of_transformers_5_is_read(write_published):
     assert dtm.load_model(folder, **keywords("sdar")).config.rope_base == 10000.0
 
 
+def test_transformers_5_states_the_rotating_share_among_the_rotary_parameters(write_published):
+    rope = {"rope_theta": 10000.0, "rope_type": "default", "partial_rotary_factor": 0.5}
+    folder = write_published("llada2", rope_parameters=rope)
+    assert dtm.load_model(folder, **keywords("llada2")).config.rope_width == 4
+    folder = write_published("llada2", name="other", rope_parameters=rope | {"partial_rotary_factor": 0.25})
+    with pytest.raises(
+        CheckpointError, match=r"'partial_rotary_factor' is 0\.5, and 0\.25 in 'rope_parameters'"
+    ):
+        dtm.load_model(folder, **keywords("llada2"))
+
+
 def test_experts_beyond_the_layers_are_refused():
     with pytest.raises(ConfigError, match="blocks that a model of 2 layers does not have"):
         dtm.TransformerConfig(

@@ -105,8 +105,8 @@ def _require_shapes(
                 found = tuple(stored[name].shape)
                 require(
                     found == wanted,
-                    f"{source}: {name!r} is {found}, and this {family.name} model needs {wanted}: the adapter "
-                    "belongs to another base",
+                    f"{source}: {name!r} is {found}, and this {family.name} model needs {wanted}: the "
+                    "adapter belongs to another base",
                     CheckpointError,
                 )
 

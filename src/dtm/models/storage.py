@@ -101,7 +101,7 @@ def load_model(
     device: str | torch.device = "cpu",
     nf4: bool = False,
     mask_id: int | str | None = None,
-    attention: Literal["stored", "full", "block"] = "stored",
+    attention: Literal["full", "block"] | None = None,
     block: int | None = None,
     asked: Asked = STORED,
 ) -> Transformer:
@@ -116,7 +116,7 @@ def load_model(
     """
     if asked is STORED:
         token = None if mask_id is None else str(mask_id)
-        asked = Asked(mask_token=token, attention=attention, block=block)
+        asked = Asked(mask_token=token, attention=attention or "stored", block=block)
     folder = find_folder(path)
     family, config = read_shape(folder, asked)
     model = without_memory(config)

@@ -39,6 +39,7 @@ _HARMLESS = ("output_router_logits", "router_aux_loss_coef")
 
 def read_config(config: HubConfig) -> TransformerConfig:
     """Read the native shape from a configuration of LLaDA2."""
+    config = _flat(config)
     config.require_supported(_SUPPORTED, (*STANDARD, *_READ, *_HARMLESS))
     if config.values.get("eos_token_id") is None:  # the padding token ends a text
         config = HubConfig({**config.values, "eos_token_id": config.integer("pad_token_id")}, config.source)
@@ -64,6 +65,24 @@ def read_config(config: HubConfig) -> TransformerConfig:
         family="llada2",
     )
     return replace(made, rope_width=_rotated(config, made.head_size))
+
+
+def _flat(config: HubConfig) -> HubConfig:
+    """Move the share of the channels that rotate out of ``rope_parameters``, where transformers 5 writes it."""
+    stated = config.values.get("rope_parameters")
+    if not isinstance(stated, dict) or "partial_rotary_factor" not in stated:
+        return config
+    rest = dict(stated)
+    share = rest.pop("partial_rotary_factor")
+    require(
+        config.values.get("partial_rotary_factor", share) == share,
+        f"{config.source}: 'partial_rotary_factor' is {config.values.get('partial_rotary_factor')!r}, and "
+        f"{share!r} in 'rope_parameters'",
+        CheckpointError,
+    )
+    return HubConfig(
+        {**config.values, "rope_parameters": rest, "partial_rotary_factor": share}, config.source
+    )
 
 
 def _rotated(config: HubConfig, head_width: int) -> int:

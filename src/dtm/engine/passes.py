@@ -169,7 +169,8 @@ class PrefixBlocks:
         if not begins:
             return self._cached.window(*asked, size + shift, shift, stop)
         due = [i for i, (_, block) in enumerate(batch.places) if block == 0]
-        states = self._cached.first(*asked, due, stop)
+        begun = max((blocks.end(*batch.places[i]) for i in due), default=0)
+        states = self._cached.first(*asked, due, begun)
         if states is None:
             is_autoregressive = size == shift == 1 and not due
             states = self._cached.window(*asked, size if is_autoregressive else 2 * size, size, stop)

@@ -104,16 +104,17 @@ class CDTM(Method):
 
     def masks(self, block: int | None, end_id: int) -> MaskCount | EveryBlock:
         """Form (C) in the configured blocks."""
-        if self.config.block == "every":
-            if block is None:
-                raise ConfigError("method.block every needs blocks: give decoding.block")
-            return EveryBlock(block, None if self.config.after_end else end_id)
-        size = self._block(block)
+        last = None if self.config.after_end else end_id
+        size = block if self.config.block == "every" else self._block(block)
         require(
             self.config.after_end or size is not None,
             "method.after-end false needs blocks; any-order masks have none",
         )
-        return MaskCount(size, None if self.config.after_end else end_id)
+        if self.config.block != "every":
+            return MaskCount(size, last)
+        if size is None:
+            raise ConfigError("method.block every needs blocks: give decoding.block")
+        return EveryBlock(size, last)
 
     def scored_per_row(self, completion: int, block: int | None) -> int:
         """(B + 1) / 2, the mean number of masked positions of a block, in one block or in all of them."""

@@ -68,7 +68,7 @@ def read_config(config: HubConfig) -> TransformerConfig:
 
 
 def _flat(config: HubConfig) -> HubConfig:
-    """Move the share of the channels that rotate out of ``rope_parameters``, where transformers 5 writes it."""
+    """Move the share of channels that rotate out of ``rope_parameters``, where transformers 5 writes it."""
     stated = config.values.get("rope_parameters")
     if not isinstance(stated, dict) or "partial_rotary_factor" not in stated:
         return config

@@ -42,7 +42,7 @@ def test_llada2_is_trained_sampled_measured_and_exported(base, tmp_path, capsys)
         "--device cpu --data own.jsonl --reward my_reward.py:reward --reward.in-process "
         "--task.completion-length 6 --decoding.block 4 --decoding.cache prefix --model.no-nf4 "
         "--adapter.rank 2 --tilt.final 1 --tilt.step 1 --tilt.max-steps 1 --replay.prompts 2 "
-        "--replay.completions 2 --optimizer.batch 2 --optimizer.micro-batch 2 --evaluation.prompts 2 "
+        "--replay.completions 2 --optimizer.batch 2 --optimizer.micro-batch 2 --evaluation.prompts 1 "
         "--evaluation.completions 1 --out run"
     )
     start = ["train", "llada-custom", "--model.base", str(base), *flags.split()]
@@ -62,7 +62,6 @@ def test_llada2_is_trained_sampled_measured_and_exported(base, tmp_path, capsys)
     torch.testing.assert_close(merged.logits(tokens), run.model.logits(tokens), atol=1e-4, rtol=1e-4)
     capsys.readouterr()
     asking = ["--prompt", "Say 7.", "--length", "8", "--device", "cpu"]
-    assert main(["sample", "merged", *asking]) == 0
     assert main(["sample", str(base), *asking]) == 2
     assert main(["sample", str(base), *asking, *known]) == 0
     (tmp_path / "countdown_cd3_test.jsonl").write_text(json.dumps({"input": "20,2,3", "output": "25"}))

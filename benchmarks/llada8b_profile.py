@@ -104,14 +104,15 @@ def block_writers(bench: Rig, model: Transformer) -> tuple[Callable[[], object],
     sizes, rows = bench.sizes, bench.sizes.ragged[0]
     prompts, cached = make_prompts(bench, rows), decoder_of(bench, 1, model.fp8)
     numbers = torch.arange(rows, device=bench.device)[:, None]  # no two prompts share their first pass
-    blocks = Blocks.of(sizes.prompt, sizes.completion, cached)
+    starts, length = [sizes.prompt] * rows, sizes.prompt + sizes.completion
+    blocks = Blocks.of(starts, length, cached)
     passes = passes_of(model, cached, blocks, numbers, rows)
 
     def write(steps: int) -> object:
         decoder = replace(cached, tokens_per_step=sizes.block // steps)
-        blocks = Blocks.of(sizes.prompt, sizes.completion, decoder)
+        blocks = Blocks.of(starts, length, decoder)
         stepper = Stepper(model, decoder, blocks, blocks.table(bench.device), passes)
-        canvas = masked_rows(prompts, sizes.completion, 1, model.mask_id)
+        canvas = masked_rows(prompts, sizes.completion, 1, model)
         working = [Row(number, sizes.block) for number in range(rows)]
         batch = Batch.of(working, blocks, 0, None, bench.device)
         with bench.autocast(), torch.no_grad():

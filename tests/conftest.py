@@ -25,6 +25,7 @@ from dtm.loop.assemble import assemble
 from dtm.loop.pretraining import pretrainer_of
 from dtm.loop.trainer import Trainer
 from dtm.records import Rollouts
+from published import write_published  # noqa: F401
 
 
 @pytest.fixture(scope="session", autouse=True)

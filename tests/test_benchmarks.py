@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[1]
         ("mini.py --smoke --jobs 2", "runs/mini/results/countdown-mini/ablations.json"),
         ("compare.py --smoke", "runs/compare/results/sudoku-seconds.json"),
         ("llada8b.py --smoke --out llada8b.json", "llada8b.json"),
+        ("families.py --smoke --out families.json", "families.json"),
+        ("block_causal.py --scale smoke --seeds 1 --out block_causal.json", "block_causal.json"),
     ],
 )
 def test_a_study_runs_in_miniature(call, result, tmp_path):

@@ -26,7 +26,7 @@ from dtm.loop.assemble import Assembly, assemble
 from dtm.loop.fingerprint import GROUPS, run_fingerprint
 from dtm.loop.pretraining import pretrainer_of
 from dtm.loop.trainer import Trainer
-from dtm.masking import MaskCount
+from dtm.masking import MaskCount, in_blocks
 from dtm.methods.base import Method
 from dtm.models.denoiser import Denoiser
 from dtm.models.export import CONFIG as ADAPTER
@@ -273,7 +273,7 @@ def tuning_cost(assembly: Assembly, tuned: Transformer, evaluation: EvaluationCo
     collector = assembly.collector()
     collector.engine.load(for_decoding(tuned, assembly.decoder.fp8))
     prompts = held_out(task, evaluation).to(placement.device)
-    masks, costs = MaskCount(assembly.decoder.block), dict[str, float]()
+    masks, costs = in_blocks(MaskCount(assembly.decoder.block), tuned.attention_block), dict[str, float]()
     with placement.autocast():
         drawn = collector.collect(prompts, 1, 0.0, derived_seed(0, "cost")).rollouts
         costs["KL to base"] = divergence(tuned, base, drawn, masks)

@@ -97,6 +97,15 @@ def prompt_width(is_completion: Bool[Tensor, "B L"]) -> Int[Tensor, ""]:
     return is_completion.any(0).int().argmax()
 
 
+def leads(is_completion: Bool[Tensor, "B L"], block: int | None) -> Int[Tensor, " B"]:
+    """Columns of the block in which each completion begins that are before it; 0 without a ``block``.
+
+    Blocks of block-causal attention are columns of a row, so that a prompt may end inside one.
+    """
+    first = is_completion.int().argmax(1)
+    return torch.zeros_like(first) if block is None else first % block
+
+
 @dataclass(frozen=True, slots=True)
 class Completions(Sequences):
     """Finished sequences of an engine, not yet rewarded.
@@ -112,8 +121,10 @@ class Completions(Sequences):
 
     @property
     def written(self) -> Int[Tensor, "N C"]:
-        """The completions without their prompts."""
-        return self.tokens[:, int(prompt_width(self.is_completion)) :]
+        """The completions without their prompts; where some are longer, as much of them as all have."""
+        first = self.is_completion.int().argmax(1, keepdim=True)
+        width = int(self.is_completion.sum(1).min()) if len(self) else 0
+        return self.tokens.gather(1, first + torch.arange(width, device=first.device))
 
 
 @dataclass(frozen=True, slots=True)

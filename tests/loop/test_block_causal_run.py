@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -11,12 +12,14 @@ import torch
 import dtm
 from dtm.capacity.flops import rollout_flops
 from dtm.config import EvaluationConfig, ModelConfig, RunConfig
+from dtm.config.registry import configure_method
 from dtm.engine import Decoder, generate
 from dtm.errors import ConfigError
 from dtm.loop.assemble import assemble, new_shape
 from dtm.loop.plan import training_plan
 from dtm.masking import EveryBlock
 from dtm.models import Transformer, TransformerConfig
+from dtm.models.source import with_config
 from dtm.random import stream
 from dtm.records import Cost
 
@@ -79,8 +82,10 @@ def test_estimates_count_the_prefix_cache_and_whole_blocks(blockwise):
 
 def test_masks_in_every_block_train_c_dtm(blockwise, make_trainer):
     """The gradient of a batch and the meter accept states that need the doubled pass."""
-    trainer = make_trainer(blockwise, reward=variety)
-    object.__setattr__(trainer.learner, "masking", EveryBlock(2))
+    trainer = make_trainer(
+        replace(blockwise, method=configure_method("c-dtm", block="every")), reward=variety
+    )
+    assert trainer.learner.masking == EveryBlock(2)
     before = [parameter.clone() for parameter in trainer.policy.trained()]
     doubled = Transformer.hidden_doubled
     with patch.object(Transformer, "hidden_doubled", autospec=True, side_effect=doubled) as calls:
@@ -88,6 +93,24 @@ def test_masks_in_every_block_train_c_dtm(blockwise, make_trainer):
     assert calls.call_count
     assert any(not torch.equal(*pair) for pair in zip(before, trainer.policy.trained(), strict=True))
     assert all(parameter.isfinite().all() for parameter in trainer.policy.trained())
+
+
+@pytest.mark.parametrize("method", ["c-dtm", "diffu-grpo", "spg", "trace-rl"])
+def test_blocks_counted_from_the_first_token_are_masked_and_trained(blockwise, make_trainer, method):
+    """Prompts of 3 tokens end inside a block of 2: the completion begins with the other half of it."""
+    base = dtm.load_model(blockwise.model.base)
+    dtm.save_model(with_config(base, block_origin="token"), Path(blockwise.model.base))
+    trainer = make_trainer(replace(blockwise, method=configure_method(method)), reward=variety)
+    replay = trainer.open_phase()
+    assert replay.rollouts.tokens.shape[1] == 3 + 5
+    assert replay.rollouts.attention.all()
+    states, _ = trainer.learner.batch(replay, trainer.progress)
+    assert states.doubled == (method == "diffu-grpo")
+    for row in range(len(states) if method == "c-dtm" else 0):
+        assert len(set((states.eligible[row].nonzero().squeeze(1) // 2).tolist())) == 1
+    before = [parameter.clone() for parameter in trainer.policy.trained()]
+    trainer.step(replay)
+    assert any(not torch.equal(*pair) for pair in zip(before, trainer.policy.trained(), strict=True))
 
 
 @pytest.mark.parametrize(("block", "shift"), [(4, 0), (4, 1), (1, 1)])

@@ -140,9 +140,7 @@ def test_rewards_too_large_for_the_step_are_refused_or_warned_of(tiny, tmp_path)
         return [value * 1e3 for value in steady(prompts, completions)]
 
     wide = replace(tiny, tilt=replace(tiny.tilt, step=1e12, final=1e12))
-    with pytest.raises(
-        DivergedError, match=r"not finite: h = 1e\+12 is large .*--tilt\.step auto"
-    ):
+    with pytest.raises(DivergedError, match=r"not finite: h = 1e\+12 is large .*--tilt\.step auto"):
         dtm.train(wide, reward=huge, out=tmp_path / "huge")
     short = replace(tiny, tilt=replace(tiny.tilt, final=1.0, max_steps=1))
     with pytest.warns(DtmWarning, match=r"ESS .* of the rollouts decide this phase.*--tilt\.step auto"):

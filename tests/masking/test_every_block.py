@@ -48,7 +48,11 @@ def blocks_of(length: int, block: int) -> MaskedStates:
         orders = list(itertools.permutations(range(length)))
         for permutation in orders:
             order = torch.tensor([[0.0] * PROMPT + [p / length for p in permutation]]).double()
-            found.append(mask_blocks(clean.is_completion, torch.tensor([length]), share, order, block))
+            found.append(
+                mask_blocks(
+                    clean.is_completion, torch.tensor([length]), share, order, block, torch.zeros(1).long()
+                )
+            )
             chances.append(float(Fraction(1, len(orders) * torch.tensor(sizes).prod().item())))
     masked, weight = (torch.cat(parts) for parts in zip(*found, strict=True))
     states = states_of(clean, masked, masked, torch.tensor(chances).double())
@@ -141,10 +145,15 @@ def test_masks_of_one_block_weigh_positions_by_their_row():
     assert states.context is None
 
 
-def test_rows_that_are_not_aligned_are_refused_and_can_be_padded():
+def test_blocks_are_columns_and_rows_can_be_padded_to_begin_one():
     clean = rows(2, 6)
-    with pytest.raises(ConfigError, match="does not begin at a multiple of the block 3"):
-        EveryBlock(3).states(clean, MASK, stream(0, "masks"))
+    first = PROMPT // 3 * 3 + 3 - PROMPT  # completion positions of the block in which the prompt ends
+    states = EveryBlock(3).states(clean, MASK, stream(0, "masks"))
+    masked = states.eligible[:, PROMPT : PROMPT + first]
+    torch.testing.assert_close(
+        states.position_weight[:, PROMPT : PROMPT + first][masked],
+        (first / masked.sum(1, keepdim=True)).expand_as(masked)[masked],
+    )
     padded = aligned(clean, 3)
     assert padded.tokens.shape == (2, 12)
     assert not padded.attention[:, :2].any()

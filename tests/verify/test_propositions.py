@@ -104,9 +104,9 @@ def unweighted_cells(is_completion, cell, order, block):
     return masked, eligible, is_completion.sum(1)
 
 
-def leftmost_cells(is_completion, cell, order, block):
+def leftmost_cells(is_completion, cell, order, block, lead=None):
     """Masks that do not heed the random order."""
-    return true_mask_cells(is_completion, cell, torch.zeros_like(order).cumsum(1), block)
+    return true_mask_cells(is_completion, cell, torch.zeros_like(order).cumsum(1), block, lead)
 
 
 true_mask_cells, true_guard, true_gain = (

@@ -63,6 +63,7 @@ def update_flops(
     lora: LoRA | None,
     recompute: int | float,
     merged: bool = False,
+    doubled: bool = False,
 ) -> float:
     """FLOPs of one row of an update: forward passes of student and π_a, and the backward pass.
 
@@ -70,8 +71,10 @@ def update_flops(
     bound where attention is block-causal.
 
     The backward pass has one product per frozen weight and two per trained weight. ``recompute`` is the share
-    of blocks that are recomputed. With ``merged`` weights π_a has no products of adapters.
+    of blocks that are recomputed. With ``merged`` weights π_a has no products of adapters. ``doubled``: x_t
+    and x_1 run side by side, twice the positions, each of which meets two halves.
     """
+    length *= 1 + doubled
     forward = model.flops(length, length, scored)
     blocks = forward - 2 * scored * model.rows * model.width
     if lora is None:

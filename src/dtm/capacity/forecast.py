@@ -98,7 +98,13 @@ def counted_seconds(
         shape, prompt, completion, block, decoding.tokens_per_step, refresh, together, prefix
     )
     row = update_flops(
-        shape, run.length, block / 2, run.lora, run.recompute / shape.layers, config.adapter.merge
+        shape,
+        run.length,
+        run.scored if run.doubled else block / 2,
+        run.lora,
+        run.recompute / shape.layers,
+        config.adapter.merge,
+        run.doubled,
     )
     on_gpu = REACHED_NF4 if config.model.nf4 else REACHED
     rate = _rate(placement) * (on_gpu if placement.device.type == "cuda" else REACHED_CPU)

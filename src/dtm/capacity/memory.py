@@ -1,5 +1,7 @@
 """Estimate the memory of a run, part by part, before anything is allocated.
 
+Of a mixture of experts all weights are held, and a token passes through the active ones.
+
 Letters: P parameters, D width, F feed-forward width, H heads, K key-value heads, E head width, V rows of the
 head, r rank of the adapters, T = rows · length tokens of a micro-batch, N positions whose logits are held at
 once, b bytes per number in the compute dtype. Left out: workspaces of kernels and fragmentation.
@@ -18,6 +20,8 @@ from dtm.models.shape import TransformerConfig
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes per weight: four bits, 1/64 of a one-byte scale, and 1/(64 · 256) of a float32 scale of scales."""
+NF4_STACK_BYTES = 0.5 + 4 / 64
+"""Bytes per weight of experts, whose scales are float32."""
 _LOGIT_COPIES = 6
 """Float32 tensors: log π_θ, log π_a and π_a in the loss; π_θ, π_a and a product in its metrics."""
 _DRAW_COPIES = 4
@@ -48,6 +52,8 @@ class TrainingShape:
     """b, bytes per number in the compute dtype."""
     recompute: int = 0
     """Blocks that are recomputed in the backward pass (activation checkpointing)."""
+    doubled: bool = False
+    """Whether updates run x_t and x_1 side by side, rows of twice the length."""
     compiled: bool = False
     """Whether blocks are compiled: elementwise products are then recomputed, not kept."""
     held: int | None = None
@@ -122,25 +128,42 @@ def estimate(model: TransformerConfig, run: TrainingShape) -> Memory:
 
 
 def linear_weights(model: TransformerConfig) -> int:
-    """Number of weights of all declared linear layers, which NF4 and FP8 quantise."""
+    """Number of weights of all declared linear layers."""
     return sum(linear.weights for linear in model.linears())
 
 
 def parameters(model: TransformerConfig) -> int:
     """P: linear layers, their biases, two norms per block and one at the end, embedding and head.
 
-    Norms of queries and keys have E weights each.
+    Norms of queries and keys have E weights each, and experts may have a bias.
     """
     biases = sum(linear.count * linear.outputs for linear in model.linears() if linear.bias)
+    if model.experts is not None and model.experts.bias != "none":
+        biases += model.experts.count * len(model.experts.layers)
     norms = (2 * model.layers + 1) * model.width + 2 * model.layers * model.head_size * model.qk_norm
     tables = (1 if model.tied else 2) * model.rows * model.width
     return linear_weights(model) + biases + norms + tables
 
 
+def active_parameters(model: TransformerConfig) -> int:
+    """Parameters that a token passes through: of the experts of a block only the chosen ones."""
+    idle = sum(
+        len(linear.indices[0]) * (linear.stacked - linear.active) * linear.inputs * linear.outputs
+        for linear in model.linears()
+    )
+    return parameters(model) - idle
+
+
 def weights(model: TransformerConfig, bytes_each: int, nf4: bool = False) -> int:
-    """P · bytes, or with NF4 about half a byte per weight of a linear layer."""
-    quantised = linear_weights(model) if nf4 else 0
-    return (parameters(model) - quantised) * bytes_each + round(quantised * NF4_BYTES)
+    """P · bytes, or with NF4 about half a byte per weight of a linear layer; routers are float32."""
+    total = parameters(model) * bytes_each
+    for linear in model.linears():
+        if linear.exact:
+            total += linear.weights * (4 - bytes_each)
+        elif nf4:
+            low = NF4_BYTES if linear.stacked == 1 else NF4_STACK_BYTES
+            total += round(linear.weights * (low - bytes_each))
+    return total
 
 
 def adapter_parameters(model: TransformerConfig, lora: LoRA) -> int:
@@ -164,9 +187,9 @@ def merged_bytes(model: TransformerConfig, lora: LoRA, bytes_each: int) -> int:
 
 
 def fp8_bytes(model: TransformerConfig) -> int:
-    """Copies of the linear layers in eight bits, with one float32 scale per output."""
-    scales = sum(linear.count * linear.outputs for linear in model.linears())
-    return linear_weights(model) + 4 * scales
+    """Copies of the linear layers but routers and experts in eight bits, with a float32 scale per output."""
+    plain = [linear for linear in model.linears() if linear.is_plain]
+    return sum(linear.weights + 4 * linear.count * linear.outputs for linear in plain)
 
 
 def cache_bytes(model: TransformerConfig, rows: int, length: int, bytes_each: int) -> int:
@@ -174,12 +197,36 @@ def cache_bytes(model: TransformerConfig, rows: int, length: int, bytes_each: in
     return 2 * model.layers * model.kv_width * rows * length * bytes_each
 
 
+def stack_bytes(model: TransformerConfig, run: TrainingShape) -> int:
+    """The largest stack of experts, dequantised for a product where weights are in four bits."""
+    stacks = [
+        linear.stacked * linear.inputs * linear.outputs for linear in model.linears() if linear.stacked > 1
+    ]
+    return max(stacks, default=0) * run.compute_bytes * run.nf4
+
+
 def rollouts(model: TransformerConfig, run: TrainingShape) -> int:
-    """Decoding, without the weights: at most 2 D + 3 F numbers of a block's states per token at once."""
-    states = run.decoded * run.length * run.compute_bytes * (2 * model.width + 3 * model.ffn)
+    """Decoding, without the weights: at most 2 D + 3 F numbers of a block's states per token at once.
+
+    The first pass is over whole rows, also with the prefix cache of block-causal attention.
+    """
+    second = max(_feed_numbers(model, number, 3) for number in {0, model.layers - 1})
+    states = run.decoded * run.length * run.compute_bytes * (2 * model.width + second)
     logits = _DRAW_COPIES * 4 * run.candidates * model.rows
     kept = cache_bytes(model, run.decoded, run.length, run.compute_bytes) if run.cached else 0
-    return states + logits + kept
+    return states + logits + kept + stack_bytes(model, run)
+
+
+def _feed_numbers(model: TransformerConfig, number: int, branches: int) -> int:
+    """Numbers per token inside the feed-forward layer of a block: ``branches`` · F.
+
+    With k experts of width F', ``branches`` · k F' and 2 k D: the inputs and outputs of each.
+    """
+    experts = model.experts
+    if experts is None or number not in experts.layers:
+        return branches * model.ffn
+    chosen = experts.active * (branches * experts.width + 2 * model.width)
+    return chosen + branches * (experts.shared or 0)
 
 
 def activations(model: TransformerConfig, run: TrainingShape) -> int:
@@ -189,19 +236,29 @@ def activations(model: TransformerConfig, run: TrainingShape) -> int:
     (2 (H + K) E), the gate before and after its nonlinearity, the up branch and their product (4 F; if
     compiled, the two branches only: 2 F), and A x of every adapter (r each). Trained norms keep 2 D more.
     Norms of queries and keys keep their inputs, (H + K) E, and as much again where they are trained. The
-    second half of the last block keeps scored positions only.
+    second half of the last block keeps scored positions only. Experts are not compiled: each of the k chosen
+    ones keeps 4 F', its input and its output.
     """
-    token = run.rows * run.length * run.compute_bytes
+    token = run.rows * run.length * run.compute_bytes * (1 + run.doubled)
+    layers = [sum(_block_numbers(model, run, number)) for number in range(model.layers)]
+    again = min(run.recompute, model.layers)
+    kept = sum(layers[again:]) + (max(layers[:again]) if again else 0)
+    blocks = token * (kept + again * model.width)
+    unscored = run.rows * max(run.length * (1 + run.doubled) - run.scored, 0) * run.compute_bytes
+    second = _block_numbers(model, run, model.layers - 1)[1]
+    return blocks - unscored * second * (again < model.layers) + stack_bytes(model, run)
+
+
+def _block_numbers(model: TransformerConfig, run: TrainingShape, number: int) -> tuple[int, int]:
+    """Numbers per token that the two halves of a block keep for the backward pass."""
     queries_keys = (model.query_width + model.kv_width) * model.qk_norm
     extra = {"attend": model.width + queries_keys, "feed": model.width}  # trained norms
     if run.lora is not None:
         extra = dict.fromkeys(extra, 0)
         for linear in adapted_linears(model, run.lora):
-            extra[linear.half] += run.lora.rank * linear.active
-    branches = 2 if run.compiled and not run.nf4 else 4  # NF4 layers are not compiled
+            if number in linear.indices[0]:
+                extra[linear.half] += run.lora.rank * linear.active
+    is_sparse = model.experts is not None and number in model.experts.layers
+    branches = 2 if run.compiled and not run.nf4 and not is_sparse else 4  # NF4 layers are not compiled
     first = 2 * model.width + 2 * (model.query_width + model.kv_width) + queries_keys + extra["attend"]
-    second = 2 * model.width + branches * model.ffn + extra["feed"]
-    again = min(run.recompute, model.layers)
-    blocks = (model.layers - again + (again > 0)) * token * (first + second) + again * token * model.width
-    unscored = run.rows * max(run.length - run.scored, 0) * run.compute_bytes
-    return blocks - unscored * second * (again < model.layers)
+    return first, 2 * model.width + _feed_numbers(model, number, branches) + extra["feed"]

@@ -45,7 +45,7 @@ def check_memory(needed: Memory, device: torch.device) -> None:
 def check_fp8(shape: TransformerConfig, device: torch.device) -> None:
     """Refuse decoding in eight bits where the device or the model's shape does not allow it."""
     require_products(device)
-    for linear in shape.linears():
+    for linear in filter(lambda linear: linear.is_plain, shape.linears()):
         require_multiples(linear.inputs, linear.outputs, linear.name)
 
 

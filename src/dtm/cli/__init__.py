@@ -19,6 +19,7 @@ from dtm.cli.evaluation import evaluate
 from dtm.cli.fit import fit
 from dtm.cli.look import export, grade
 from dtm.cli.meta import recipes, verify
+from dtm.cli.models import models
 from dtm.cli.parse import SYMBOLS, first_line
 from dtm.cli.results import results
 from dtm.cli.run import pretrain, sweep, train
@@ -40,6 +41,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "grade": grade,
     "export": export,
     "fit": fit,
+    "models": models,
     "recipes": recipes,
     "verify": verify,
     "results": results,

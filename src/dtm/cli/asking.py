@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dtm.errors import require
@@ -32,6 +32,31 @@ def add_options(add: Callable[..., object]) -> None:
     add("--temperature", type=float, metavar="T", help="of the token draws (default: 0)")
     add("--device", choices=["auto", "cpu", "cuda"], help="default: cuda where there is one")
     add("--precision", choices=["auto", "float32", "bfloat16"], help="default: auto")
+    add_model_options(add)
+
+
+MODEL = ("model.mask_token", "model.attention", "model.block")
+"""Options of `add_model_options`; None where they were not given."""
+
+
+def add_model_options(add: Callable[..., object]) -> None:
+    """Add the options that state what a model's files leave out; they are those of `dtm train`."""
+    add("--model.mask-token", dest=MODEL[0], metavar="TOKEN", help="mask token, by id or text")
+    add("--model.attention", dest=MODEL[1], choices=["full", "block"], help="attention of the model")
+    add("--model.block", dest=MODEL[2], type=int, metavar="B", help="tokens of a block of block attention")
+
+
+def find_source(options: argparse.Namespace, adapter: str | None = None) -> Source:
+    """The model of the options, with what they state about it, and with an ``adapter`` over it."""
+    from dtm.evaluation.subject import Source
+    from dtm.models.families.settings import Asked
+
+    token, attention, block = (getattr(options, name) for name in MODEL)
+    source = Source.find(options.model)
+    if (token, attention, block) != (None, None, None):
+        require(source.run is None, f"{options.model} is a run, which states its model's settings itself")
+        source = replace(source, asked=Asked(mask_token=token, attention=attention or "stored", block=block))
+    return source if adapter is None else source.with_adapter(adapter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +95,8 @@ class Speaker:
         asked = subject.chat.ask(messages)
         with subject.autocast():
             done = complete_batch(subject.model, [asked], length, self.decoder, subject.device, seed)
-        tokens, steps = done.tokens[0, -length:].cpu(), done.revealed_at[0, -length:].cpu()
+        written = done.is_completion[0]
+        tokens, steps = (each[0, written][:length].cpu() for each in (done.tokens, done.revealed_at))
         ended = (tokens == subject.model.eos_id).cumsum(0) > 0
         tokens = tokens.masked_fill(ended, subject.model.eos_id)
         return Answer(subject.chat.read(tokens[~ended].tolist()).strip(), list(frames(tokens, steps)))

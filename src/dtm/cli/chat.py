@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dtm.cli.asking import Answer, Speaker, add_options
+from dtm.cli.asking import Answer, Speaker, add_options, find_source
 from dtm.cli.parse import make_parser, seed
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ def chat(arguments: list[str]) -> int:
 
     from rich.console import Console
 
-    from dtm.evaluation.subject import Source
-
-    source = Source.find(options.model)
+    source = find_source(options)
     found = {"base": source.untuned(), "tuned": source} if options.base else {"": source}
     talks = {name: Conversation(Speaker.load(each, options)) for name, each in found.items()}
     console = Console()

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dtm.cli.asking import MODEL, add_model_options, find_source
 from dtm.cli.parse import make_parser, refuse, refuse_model
 from dtm.errors import ConfigError, require
 
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 STDOUT = Path("-")
 """The value of --json that means standard output."""
 HELD_OUT = ("split", "prompts", "completions", "base")
-PUBLISHED = ("length", "protocol", "data_dir", "limit", "batch", "device", "precision", "nf4")
+PUBLISHED = (
+    *("length", "protocol", "data_dir", "limit", "batch", "device", "precision", "nf4", "adapter"),
+    *MODEL,
+)
 """Options that belong to one of the two evaluations; None where they were not given."""
 
 
@@ -71,6 +75,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     published = parser.add_argument_group("published protocols")
     published.add_argument("--task", help="countdown, sudoku, gsm8k or math500")
+    published.add_argument(
+        "--adapter", metavar="ADAPTER", help="a PEFT adapter over the model: a folder or a hub name"
+    )
+    add_model_options(published.add_argument)
     published.add_argument("--protocol", help="dtm, spg or d1: prompts, prefill and parser (default: dtm)")
     published.add_argument(
         "--length",
@@ -167,14 +175,14 @@ def _published(options: argparse.Namespace) -> int:
 
     from dtm.evaluation.protocol import Examination
     from dtm.evaluation.results import FOLDER, as_json, place, write_outcome
-    from dtm.evaluation.subject import Source, Subject
+    from dtm.evaluation.subject import Subject
     from dtm.tasks.data import is_generated
     from dtm.tasks.language import BENCHMARKS
 
     names = ("protocol", "limit", "batch")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     exams = [Examination(task=options.task, length=length, **given) for length in options.length or [256]]
-    source = Source.find(options.model)
+    source = find_source(options, options.adapter)
     if options.nf4 is not None:
         source = replace(source, nf4=options.nf4 == "on")
     data = options.data_dir or _data_of(source)

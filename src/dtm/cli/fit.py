@@ -13,7 +13,7 @@ UNITS = {"K": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**
 NUMBERS = {
     "prompt": (172, "tokens of a prompt"),
     "completion": (256, "tokens of a completion"),
-    "block": (32, "tokens of a block"),
+    "block": (32, "tokens of a block, where the model has none of its own"),
     "rank": (128, "rank of the adapters"),
     "rollouts": (480, "rollouts in the buffer"),
 }
@@ -30,17 +30,15 @@ def fit(arguments: list[str]) -> int:
     from rich.table import Table
 
     from dtm.capacity.fit import CONTEXT, advice, fit
-    from dtm.capacity.memory import TrainingShape, parameters
+    from dtm.capacity.memory import TrainingShape, active_parameters, parameters
     from dtm.capacity.preflight import available, format_bytes
     from dtm.methods.c_dtm import HELD
     from dtm.models.adapters import LoRA
-    from dtm.models.families import read_shape
-    from dtm.models.families.settings import Asked
+    from dtm.models.families import read_sizes
     from dtm.models.hub import find_folder
     from dtm.models.placement import Placement
 
-    # Sizes do not depend on the mask token, which some configurations leave out.
-    _, shape = read_shape(find_folder(options.model), Asked(mask_token="0"))
+    shape = read_sizes(find_folder(options.model), options.block)
     here, block = options.memory is None, shape.attention_block or options.block
     memory = available(Placement.resolve().device) if here else parse_size(options.memory)
     run = TrainingShape(
@@ -56,8 +54,9 @@ def fit(arguments: list[str]) -> int:
     table = Table(
         "base", "micro-batch, all blocks recomputed", "none recomputed", "decoded together", "cached"
     )
+    active = "" if shape.experts is None else f", {active_parameters(shape) / 1e9:.1f} active"
     table.title = (
-        f"{parameters(shape) / 1e9:.1f} billion weights, adapters of rank {options.rank}, "
+        f"{parameters(shape) / 1e9:.1f} billion weights{active}, adapters of rank {options.rank}, "
         f"{run.length} tokens per row: the most rows that fit {format_bytes(memory)}"
     )
     for one in found:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 
-from dtm.cli.asking import Speaker, add_options
+from dtm.cli.asking import MODEL, Speaker, add_options, find_source
 from dtm.cli.parse import make_parser, refuse, refuse_model, seed
 
 OF_RUNS = ("prompts", "completions", "base")
-OF_PROMPTS = ("length", "steps", "block", "temperature", "device", "precision")
+OF_PROMPTS = ("length", "steps", "block", "temperature", "device", "precision", *MODEL)
 """Options that belong to one of the two kinds of sampling; None where they were not given."""
 
 
@@ -59,9 +59,8 @@ def _sample_parser() -> argparse.ArgumentParser:
 def _denoise(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from dtm.evaluation.subject import Source
     from dtm.report.denoising import show
 
-    speaker = Speaker.load(Source.find(options.model), options)
+    speaker = Speaker.load(find_source(options), options)
     show(speaker.answer(options.prompt, options.seed).frames, speaker.subject.chat.read, Console())
     return 0

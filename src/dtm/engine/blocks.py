@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Int, Int32
@@ -18,38 +18,59 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How a row of P prompt tokens and C completion tokens is cut into blocks of B tokens."""
+    """How the completions of rows of L columns are cut into blocks of B tokens.
 
-    width: int
-    """P."""
+    Blocks begin where a completion does. Those of block-causal models are columns: the first one may begin
+    inside the prompt, and has fewer tokens to reveal.
+    """
+
+    starts: tuple[int, ...]
+    """First column of each row's completion."""
     length: int
-    """L = P + C."""
+    """L."""
     size: int
     """B; the last block may be shorter."""
-    schedule: tuple[tuple[int, ...], ...]
-    """Tokens that each step of each block reveals."""
+    in_columns: bool
+    shares: Mapping[int, tuple[int, ...]]
+    """Tokens that each step reveals, by the number of tokens in a block."""
 
     @classmethod
-    def of(cls, width: int, completion: int, decoder: Decoder) -> Blocks:
-        """Return the blocks of a completion of so many tokens."""
-        size = min(decoder.block or completion, completion)
-        sizes = [min(size, completion - start) for start in range(0, completion, size)]
-        schedule = tuple(tuple(quotas(each, decoder.tokens_per_step)) for each in sizes)
-        return cls(width, width + completion, size, schedule)
+    def of(cls, starts: Sequence[int], length: int, decoder: Decoder, in_columns: bool = False) -> Blocks:
+        """Return the blocks of rows whose completions begin at the given columns."""
+        longest = length - min(starts, default=0)
+        size = decoder.block or longest
+        if not in_columns:
+            size = min(size, longest)
+        made = cls(tuple(starts), length, size, in_columns, {})
+        first = {start: row for row, start in enumerate(starts)}.values()
+        sizes = {made.size_of(row, block) for row in first for block in range(made.count(row))}
+        shares = {each: tuple(quotas(each, decoder.tokens_per_step)) for each in sorted(sizes)}
+        return replace(made, shares=shares)
 
-    def size_of(self, block: int) -> int:
-        """Return the number of tokens in a block."""
-        return sum(self.schedule[block])
+    def begin(self, row: int, block: int) -> int:
+        """Return the first column of a row's block."""
+        start = self.starts[row]
+        return start - self.in_columns * (start % self.size) + block * self.size
 
-    def end(self, block: int) -> int:
-        """Return the first position after a block."""
-        return min(self.width + (block + 1) * self.size, self.length)
+    def end(self, row: int, block: int) -> int:
+        """Return the first column after a row's block."""
+        return min(self.begin(row, block) + self.size, self.length)
+
+    def size_of(self, row: int, block: int) -> int:
+        """Return the number of completion tokens in a row's block."""
+        return self.end(row, block) - max(self.begin(row, block), self.starts[row])
+
+    def count(self, row: int) -> int:
+        """Return the number of a row's blocks."""
+        return -(-(self.length - self.begin(row, 0)) // self.size)
 
     def table(self, device: torch.device) -> Int[Tensor, "K T"]:
-        """Return the schedule as a tensor: blocks by steps, 0 beyond a block's last step."""
-        steps = max(map(len, self.schedule))
-        padded = [[*shares, *[0] * (steps - len(shares))] for shares in self.schedule]
-        return torch.tensor(padded, device=device)
+        """Return the shares as a tensor: sizes of blocks by steps, 0 beyond a block's last step."""
+        steps = max(map(len, self.shares.values()), default=0)
+        table = torch.zeros(len(self.shares), steps, dtype=torch.long)
+        for row, shares in zip(table, self.shares.values(), strict=True):
+            row[: len(shares)] = torch.tensor(shares)
+        return table.to(device)
 
 
 @dataclass(slots=True)
@@ -80,12 +101,14 @@ class Batch:
     """Steps taken in the block when the batch was made."""
     earlier: Int[Tensor, " S"]
     """Steps taken in the blocks before."""
+    kind: Int[Tensor, " S"]
+    """The row of the schedule that has the shares of each block."""
     keys: Int32[Tensor, "S 2"]
     """Of the noise of each row in its block."""
     start: Int[Tensor, " S"]
     """The first position of each row's block."""
     where: Int[Tensor, "S B"]
-    """Positions of the blocks; those beyond a short last block are not ``inside``."""
+    """Positions of the blocks; those of a prompt and beyond a short last block are not ``inside``."""
     inside: Bool[Tensor, "S B"]
     attention_mask: Bool[Tensor, "S L"] | None
     """False on the prompt's left padding; None where there is none."""
@@ -96,19 +119,27 @@ class Batch:
         device: torch.device,
     ) -> Batch:  # fmt: skip
         """Return the batch of the given rows; one transfer to the device."""
-        stand = [(row.number, row.block, row.step, row.earlier) for row in rows]
-        number, block, step, earlier = torch.tensor(stand, device=device).unbind(1)
-        start = blocks.width + block * blocks.size
-        where = start[:, None] + torch.arange(blocks.size, device=device)
+        order = {size: number for number, size in enumerate(blocks.shares)}
+        stand = [
+            (
+                *(row.number, row.block, row.step, row.earlier),
+                *(blocks.begin(row.number, row.block), blocks.starts[row.number]),
+                order[blocks.size_of(row.number, row.block)],
+            )
+            for row in rows
+        ]
+        number, block, step, earlier, begin, first, kind = torch.tensor(stand, device=device).unbind(1)
+        where = begin[:, None] + torch.arange(blocks.size, device=device)
         return cls(
             [(row.number, row.block) for row in rows],
             number,
             block,
             step,
             earlier,
+            kind,
             row_keys(seed, number, block),
-            start,
+            begin,
             where.clamp(max=blocks.length - 1),
-            where < blocks.length,
+            (where >= first[:, None]) & (where < blocks.length),
             None if attention_mask is None else attention_mask[number],
         )

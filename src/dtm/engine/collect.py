@@ -55,7 +55,7 @@ class Collector:
         """Return ``completions`` rewarded rollouts of each prompt; prompt j is group ``first_group + j``."""
         finished = self.engine.generate(prompts, completions, seed)
         repeated = prompts.repeat(completions)
-        views = self.task.read(finished.written)
+        views = self.task.read(finished.written[:, : self.task.completion_length])
         scores = self.scorer(repeated.views, views, repeated.columns)
         keep = [row for row, score in enumerate(scores) if score is not None]
         device = finished.tokens.device

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from dtm.engine.blocks import Batch, Blocks, Row
@@ -72,7 +72,8 @@ def generate(
 
     Returns:
         N·K rows of P + C tokens, with the step and the log-probability of each reveal. For a model with
-        block-causal attention P is rounded up to a multiple of its block, by padding on the left.
+        block-causal attention P is rounded up to a multiple of its block, by padding on the left; where its
+        blocks are counted from a row's first token, P + C is, and a completion has up to B − 1 more tokens.
 
     Example:
         >>> from dtm.models import Transformer, TransformerConfig
@@ -86,12 +87,14 @@ def generate(
     decoder.require_model(model)
     if ended is None and decoder.until_end:
         ended = at_end_token(model.eos_id)
-    canvas = masked_rows(prompts, length, completions, model.mask_id, model.attention_block)
+    canvas = masked_rows(prompts, length, completions, model)
     device, attention_mask = canvas.tokens.device, where_padded(canvas.attention)
     if device.type == "cpu":
         torch.empty(HEAP, dtype=torch.uint8)
-    blocks = Blocks.of(canvas.tokens.shape[1] - length, length, decoder)
-    waiting = deque(Row(number, blocks.size_of(0)) for number in range(len(canvas)))
+    starts = canvas.is_completion.int().argmax(1).tolist()
+    in_columns = model.attention_block is not None
+    blocks = Blocks.of(starts, canvas.tokens.shape[1], decoder, in_columns)
+    waiting = deque(Row(number, blocks.size_of(number, 0)) for number in range(len(canvas)))
     working, finished = [waiting.popleft() for _ in range(min(batch, len(waiting)))], list[Row]()
     known = torch.cat([canvas.tokens, canvas.attention], dim=1)
     passes = passes_of(model, decoder, blocks, known, len(working))
@@ -126,27 +129,48 @@ def at_end_token(eos_id: int) -> Ended:
 
 
 def masked_rows(
-    prompts: Prompts | Int[Tensor, "N P"],
-    length: int,
-    completions: int,
-    mask_id: int,
-    block: int | None = None,
+    prompts: Prompts | Int[Tensor, "N P"], length: int, completions: int, model: Denoiser
 ) -> Completions:
     """Return the rows before the first step: each prompt so many times, then masks.
 
-    With a ``block``, that of block-causal attention, the completion begins at a multiple of it.
+    Blocks of block-causal attention are columns of these rows. The completion begins one; where blocks are
+    counted from a row's first token, that token does, and rows are whole blocks.
     """
     tokens = prompts if isinstance(prompts, Tensor) else prompts.tokens
     attention = torch.ones_like(tokens, dtype=torch.bool)
     if isinstance(prompts, Prompts):
         attention = prompts.attention
     tokens, attention = (each.repeat_interleave(completions, dim=0) for each in (tokens, attention))
+    block = model.attention_block
+    if block is not None and model.block_origin == "token":
+        return _whole_blocks(tokens, attention, length, block, model.mask_id)
     is_completion = F.pad(torch.zeros_like(attention), (0, length), value=True)
-    tokens, attention = F.pad(tokens, (0, length), value=mask_id), F.pad(attention, (0, length), value=True)
+    tokens = F.pad(tokens, (0, length), value=model.mask_id)
+    attention = F.pad(attention, (0, length), value=True)
+    return aligned(_unrevealed(tokens, attention, is_completion), block)
+
+
+def _whole_blocks(
+    tokens: Int[Tensor, "N P"], attention: Bool[Tensor, "N P"], length: int, block: int, mask_id: int
+) -> Completions:
+    """Return rows that are padded on the left by whole blocks and end with one; see `masked_rows`."""
+    prompt = attention.sum(1, keepdim=True)
+    total = (prompt + length + block - 1) // block * block
+    width = int(total.max()) if len(total) else 0
+    column = torch.arange(width, device=tokens.device)
+    begin = width - total
+    is_completion = column >= begin + prompt
+    rows = tokens.new_zeros(len(tokens), width).masked_fill(is_completion, mask_id)
+    inside = (column >= begin) & ~is_completion
+    rows[inside] = tokens[attention]
+    return _unrevealed(rows, column >= begin, is_completion)
+
+
+def _unrevealed(
+    tokens: Int[Tensor, "N L"], attention: Bool[Tensor, "N L"], is_completion: Bool[Tensor, "N L"]
+) -> Completions:
     log_prob = torch.zeros(tokens.shape, device=tokens.device)
-    return aligned(
-        Completions(tokens, attention, is_completion, torch.full_like(tokens, -1), log_prob), block
-    )
+    return Completions(tokens, attention, is_completion, torch.full_like(tokens, -1), log_prob)
 
 
 def _move_on(
@@ -157,23 +181,36 @@ def _move_on(
     Rows that end early are filled up with end tokens.
     """
     done = [row for row in working if row.left == 0]
-    written = [blocks.end(row.block) - blocks.width for row in done]
-    over = [row.block + 1 == len(blocks.schedule) for row in done]
+    starts = [blocks.starts[row.number] for row in done]
+    written = [blocks.end(row.number, row.block) - start for row, start in zip(done, starts, strict=True)]
+    over = [row.block + 1 == blocks.count(row.number) for row in done]
     for row in done:
         row.earlier, row.step = row.earlier + row.step, 0
     if ended is not None and not all(over):
         numbers = [row.number for row in done]
-        early = ended(numbers, canvas.tokens[numbers, blocks.width :], written)
-        for row, count, is_early in zip(done, written, early, strict=True):
+        early = ended(numbers, from_columns(canvas.tokens[numbers], starts), written)
+        for row, start, count, is_early in zip(done, starts, written, early, strict=True):
             if is_early:
-                canvas.tokens[row.number, blocks.width + count :] = eos_id
-                canvas.revealed_at[row.number, blocks.width + count :] = row.earlier
+                canvas.tokens[row.number, start + count :] = eos_id
+                canvas.revealed_at[row.number, start + count :] = row.earlier
         over = [last or is_early for last, is_early in zip(over, early, strict=True)]
     for row, is_over in zip(done, over, strict=True):
         if not is_over:
             row.block += 1
-            row.left = blocks.size_of(row.block)
+            row.left = blocks.size_of(row.number, row.block)
     return [row.left == 0 for row in working]
+
+
+def from_columns(tokens: Int[Tensor, "S L"], starts: Sequence[int]) -> Int[Tensor, "S C"]:
+    """Return each row from its start on; shorter ones repeat their last token.
+
+    >>> from_columns(torch.tensor([[1, 2, 3], [4, 5, 6]]), [1, 2]).tolist()
+    [[2, 3], [6, 6]]
+    """
+    first = torch.tensor(starts, device=tokens.device)[:, None]
+    width = tokens.shape[1] - min(starts)
+    column = first + torch.arange(width, device=tokens.device)
+    return tokens.gather(1, column.clamp(max=tokens.shape[1] - 1))
 
 
 def _next_rows(

@@ -165,11 +165,12 @@ class PrefixBlocks:
         """Return the hidden states that predict C positions."""
         blocks, size, shift = self._blocks, self._blocks.size, self._model.shift
         asked = (tokens, batch, slot, _predictors(self._model, batch, slot, position, blocks.length))
-        stop = blocks.end(max(block for _, block in batch.places))
+        stop = max(blocks.end(*place) for place in batch.places)
         if not begins:
             return self._cached.window(*asked, size + shift, shift, stop)
         due = [i for i, (_, block) in enumerate(batch.places) if block == 0]
-        states = self._cached.first(*asked, due, blocks.end(0))
+        begun = max((blocks.end(*batch.places[i]) for i in due), default=0)
+        states = self._cached.first(*asked, due, begun)
         if states is None:
             is_autoregressive = size == shift == 1 and not due
             states = self._cached.window(*asked, size if is_autoregressive else 2 * size, size, stop)

@@ -26,7 +26,7 @@ class Stepper:
     decoder: Decoder
     blocks: Blocks
     limits: Int[Tensor, "K T"]
-    """The schedule of `blocks`, on the device."""
+    """The shares of `blocks`, on the device."""
     passes: Passes
 
     def step(self, canvas: Completions, batch: Batch, rows: Sequence[Row], since: int) -> None:
@@ -38,7 +38,7 @@ class Stepper:
         """
         decoder, step = self.decoder, batch.step + since
         quota = [min(self._quota(row), row.left) for row in rows]
-        masked, limit = self._masked(canvas, batch), self.limits[batch.block, step]
+        masked, limit = self._masked(canvas, batch), self.limits[batch.kind, step]
         keys = candidate_keys(batch.keys, step, masked.shape[1])
         candidates, count = masked, sum(row.left for row in rows)
         if decoder.chooses_before_drawing:
@@ -63,7 +63,7 @@ class Stepper:
 
     def _quota(self, row: Row) -> int:
         """Return how many tokens the row's next step reveals."""
-        shares = self.blocks.schedule[row.block]
+        shares = self.blocks.shares[self.blocks.size_of(row.number, row.block)]
         return shares[row.step] if row.step < len(shares) else 0
 
     def _masked(self, canvas: Completions, batch: Batch) -> Bool[Tensor, "S B"]:

@@ -37,7 +37,7 @@ def complete(
     written = torch.empty(len(prompts), length, dtype=torch.long)
     for rows in batches(prompts, batch):
         finished = complete_batch(model, [prompts[row] for row in rows], length, decoder, device)
-        written[rows] = finished.tokens[:, -length:].cpu()
+        written[rows] = finished.written[:, :length].cpu()
         done(len(rows), len(prompts))
     return written
 

@@ -56,11 +56,18 @@ class Examination:
         require(self.limit is None or self.limit >= 1, f"--limit must be at least 1, got {self.limit}")
         require(self.batch >= 1, f"--batch must be at least 1, got {self.batch}")
 
-    @property
-    def decoder(self) -> Decoder:
-        """Low-confidence remasking in blocks, half as many steps as tokens."""
+    def decoder(self, attention_block: int | None = None) -> Decoder:
+        """Low-confidence remasking in blocks, half as many steps as tokens.
+
+        A block-causal model is decoded in its own blocks, with the prefix cache, which is exact.
+        """
+        block = attention_block or BLOCK
         return Decoder(
-            order=SampledConfidence(), block=BLOCK, tokens_per_step=TOKENS_PER_STEP, temperature=0.0
+            order=SampledConfidence(),
+            block=block,
+            tokens_per_step=min(TOKENS_PER_STEP, block),
+            temperature=0.0,
+            cache="none" if attention_block is None else "prefix",
         )
 
 
@@ -85,11 +92,10 @@ def examine(
     protocol = cast(Protocol, asked.protocol)
     items = benchmark_rows(benchmark, benchmark.test(data)[: asked.limit], protocol, "evaluation")
     prompts = [subject.chat.ask(item.prompt, item.prefill) for item in items]
+    decoder = asked.decoder(subject.model.attention_block)
     together = 1 if subject.device.type == "cpu" else asked.batch
     with subject.autocast():
-        written = complete(
-            subject.model, prompts, asked.length, asked.decoder, together, subject.device, done
-        )
+        written = complete(subject.model, prompts, asked.length, decoder, together, subject.device, done)
     generations = [subject.chat.read(ids, special=True) for ids in written.tolist()]
     lengths = effective_lengths(written, subject.model.eos_id).tolist()
     columns = {name: [item.columns[name] for item in items] for name in items[0].columns}
@@ -106,7 +112,5 @@ def examine(
         )
     ]
     measures = scores(asked.task, verdicts, columns) | {"length": sum(lengths) / len(lengths)}
-    deciding = fingerprint(
-        subject, asked.task, protocol, items, prompts, asked.decoder, asked.length, together
-    )
+    deciding = fingerprint(subject, asked.task, protocol, items, prompts, decoder, asked.length, together)
     return Outcome(asked, measures, rows, deciding, time.perf_counter() - begin)

@@ -6,6 +6,7 @@ The files are found first; weights are read when they are needed.
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -13,9 +14,10 @@ from typing import Literal
 import torch
 
 from dtm.config import LanguageConfig
-from dtm.errors import CheckpointError, require
+from dtm.errors import CheckpointError, DtmWarning, require
 from dtm.models.export import CONFIG as ADAPTER
-from dtm.models.export import load_adapter
+from dtm.models.export import load_adapter, read_adapter
+from dtm.models.families import read_shape
 from dtm.models.families.settings import STORED, Asked
 from dtm.models.hub import find_folder
 from dtm.models.placement import Placement, Precision
@@ -64,6 +66,24 @@ class Source:
             return cls.find(str(adapted.model))
         folder = find_folder(name)
         return cls(name, name, folder, None, folder, nf4=False, run=None)
+
+    def with_adapter(self, name: str) -> Source:
+        """The model with a PEFT adapter over it: a folder, or a hub name; checked before weights are read.
+
+        An adapter says which model it was made for; over another one of the same shape it is only warned of.
+        """
+        require(
+            self.adapter is None and self.run is None,
+            f"{self.name} has an adapter already, or is a run: name its base instead",
+        )
+        folder = find_folder(name)
+        read_adapter(folder, read_shape(self.weights, self.asked)[1])
+        made_for = _base_of(folder)
+        if Path(made_for).name != Path(self.name).name:
+            warnings.warn(
+                f"{folder} was made for {made_for}, and is put over {self.name}", DtmWarning, stacklevel=2
+            )
+        return replace(self, name=f"{self.name}+{folder.name}", adapter=folder)
 
     def untuned(self) -> Source:
         """The base below a tuned run or an adapter."""

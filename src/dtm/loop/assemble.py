@@ -24,7 +24,7 @@ from dtm.loading import load_object
 from dtm.loop.names import method_name, object_name, reward_name
 from dtm.loop.policies import make_loop
 from dtm.loop.policy import Loop
-from dtm.masking import MaskCount, Masking
+from dtm.masking import MaskCount, Masking, in_blocks, runs_doubled
 from dtm.methods.base import Method
 from dtm.models.adapters import LoRA
 from dtm.models.denoiser import Denoiser
@@ -81,8 +81,16 @@ class Assembly:
 
     @cached_property
     def masking(self) -> Masking:
-        """How the method masks sequences."""
-        return self.method.masks(self.decoder.block, self.task.eos_id)
+        """How the method masks sequences; inside its blocks where the model's attention is block-causal."""
+        self.decoder.require_blocks(self.attention_block)
+        return in_blocks(self.method.masks(self.decoder.block, self.task.eos_id), self.attention_block)
+
+    @property
+    def attention_block(self) -> int | None:
+        """B of the base's block-causal attention; None: full attention."""
+        if self.shape is not None:
+            return self.shape.attention_block
+        return None if self.given_model is None else self.given_model.attention_block
 
     @cached_property
     def base(self) -> Denoiser:
@@ -155,6 +163,7 @@ class Assembly:
             weight_bytes=2 if half and self.lora is not None else 4,
             nf4=config.model.nf4,
             compute_bytes=2 if half else 4,
+            doubled=runs_doubled(self.masking),
             compiled=self.placement.compiles,
             held=None if method.held is None else max(1, method.held // shape.vocab_size),
             decoded=together,

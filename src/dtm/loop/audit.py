@@ -101,7 +101,7 @@ def audit(collector: Collector, exact: RolloutEngine, prompts: Prompts, rows: in
     asked = prompts.select(order.tolist())
     tokens, rewards = [], []
     for engine in (collector.engine, exact):
-        tokens.append(engine.generate(asked, 1, seed).written)
+        tokens.append(engine.generate(asked, 1, seed).written[:, : collector.task.completion_length])
         rewards.append(collector.scorer(asked.views, collector.task.read(tokens[-1]), asked.columns))
     shifts = [a - b if a is not None and b is not None else 0.0 for a, b in zip(*rewards, strict=True)]
     shares = agreement(tokens[0], tokens[1], collector.task.eos_id).double()

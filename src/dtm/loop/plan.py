@@ -7,7 +7,7 @@ from dataclasses import asdict
 import torch
 
 from dtm.capacity.forecast import Timing, counted_seconds, format_duration, measured_seconds
-from dtm.capacity.memory import parameters
+from dtm.capacity.memory import active_parameters, parameters
 from dtm.capacity.preflight import available, format_bytes
 from dtm.config.adapt import AdaptConfig
 from dtm.errors import require
@@ -48,7 +48,11 @@ def _base(assembly: Assembly) -> str:
     where = f"none yet, `dtm pretrain {assembly.config.recipe}` makes it"
     if assembly.has_base:
         where = str(assembly.base_folder or assembly.config.model.base or "given as an object")
-    return where if assembly.shape is None else f"{where} ({parameters(assembly.shape):,} parameters)"
+    shape = assembly.shape
+    if shape is None:
+        return where
+    active = "" if shape.experts is None else f", {active_parameters(shape):,} active"
+    return f"{where} ({parameters(shape):,} parameters{active})"
 
 
 def _memory(assembly: Assembly) -> dict[str, str]:
@@ -63,7 +67,10 @@ def _audit(assembly: Assembly) -> dict[str, str]:
     """How much of decoding is checked, where there is something to check."""
     limits = assembly.config.audit
     if not assembly.decoder.takes_shortcuts:
-        return {}
+        is_cached = assembly.decoder.cache == "prefix" and assembly.attention_block is not None
+        return (
+            {"audit": "none needed: the prefix cache of block-causal attention is exact"} if is_cached else {}
+        )
     if limits.share == 0:
         return {"audit": "none: the effect of decoding's shortcuts is not measured"}
     rule = f"at least {limits.agreement:.0%} of the tokens the same"

@@ -3,6 +3,7 @@
 from dtm.masking.active_block import ActiveBlock
 from dtm.masking.count_plans import FullMask, Quadrature, RisingRatio, UniformCount
 from dtm.masking.every_block import EveryBlock
+from dtm.masking.in_blocks import in_blocks, runs_doubled
 from dtm.masking.mask_count import MaskCount, Masking
 from dtm.masking.plan import Layout, MaskPlan, Masks, Planned, spans
 from dtm.masking.sample import sample
@@ -23,6 +24,8 @@ __all__ = [
     "TraceSegments",
     "UniformCount",
     "choose_steps",
+    "in_blocks",
+    "runs_doubled",
     "sample",
     "spans",
     "visited",

@@ -44,9 +44,9 @@ class ActiveBlock:
     def masks(self, layout: Layout, generator: torch.Generator, update: int) -> Masks:
         """Prompt noise masks positions of earlier blocks; these are scored if all masked positions are."""
         device, counted = layout.span.device, layout.counted
-        blocks = (layout.span + self.size - 1) // self.size
-        start = self._chosen(layout, blocks, generator) * self.size
-        stop = torch.minimum(start + self.size, layout.span)
+        blocks = (layout.lead + layout.span + self.size - 1) // self.size
+        begin = self._chosen(layout, blocks, generator) * self.size - layout.lead
+        start, stop = begin.clamp(min=0), torch.minimum(begin + self.size, layout.span)
         active = counted & (layout.index >= start[:, None]) & (layout.index < stop[:, None])
         uniform = torch.rand(len(start), generator=generator, device=device)
         width = stop - start
@@ -66,7 +66,7 @@ class ActiveBlock:
     ) -> Int[Tensor, " B"]:
         """A block for every row; those of a sequence come from one permutation."""
         limit = blocks[:: layout.draws, None]
-        most = int(-(-layout.is_completion.sum(1).max() // self.size))
+        most = int(-(-(layout.is_completion.sum(1) + layout.lead).max() // self.size))
         noise = torch.rand(len(limit), most, generator=generator, device=limit.device)
         if self.biased:
             order = noise.argsort(1) % limit

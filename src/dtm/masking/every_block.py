@@ -20,15 +20,15 @@ from torch import Tensor
 
 from dtm.errors import require
 from dtm.masking.mask_count import MaskCount
-from dtm.records import MaskedStates, Sequences, where_padded
+from dtm.records import MaskedStates, Sequences, leads, prompt_width, where_padded
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class EveryBlock:
-    """A mask count and a subset for every block of ``block`` completion positions, with weight B_b / k.
+    """A mask count and a subset for every block of ``block`` columns, with weight B_b / k.
 
-    Completions must begin at a multiple of ``block``, as `dtm.records.aligned` makes them.
+    B_b are the completion positions of a block: a completion may begin inside one.
     """
 
     block: int
@@ -48,16 +48,10 @@ class EveryBlock:
         each k is still uniform.
         """
         (rows, width), device = clean.tokens.shape, clean.tokens.device
-        first = clean.is_completion.int().argmax(1)
-        require(
-            bool((first % self.block == 0).all()),
-            f"a completion does not begin at a multiple of the block {self.block}: pad the rows with "
-            "dtm.records.aligned",
-        )
-        prompt = int(first.min())
-        length = MaskCount(self.block, self.end_id).trained_length(clean)
+        prompt, lead = int(prompt_width(clean.is_completion)), leads(clean.is_completion, self.block)
+        length = MaskCount(self.block, self.end_id, in_columns=True).trained_length(clean)
         longest = width - prompt
-        cells = rows, -(-longest // self.block)
+        cells = rows, -(-width // self.block) - prompt // self.block
 
         def noise(shape: tuple[int, int]) -> Tensor:
             return torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
@@ -65,7 +59,7 @@ class EveryBlock:
         of_row, of_block = (noise(cells).argsort(dim) for dim in (0, 1))
         stratum = of_row + (of_block + noise(cells)) / cells[1]
         masked, weight = mask_blocks(
-            clean.is_completion, length, stratum / rows, noise((rows, width)), self.block
+            clean.is_completion, length, stratum / rows, noise((rows, width)), self.block, lead
         )
         return MaskedStates(
             tokens=torch.where(masked, mask_id, clean.tokens),
@@ -88,19 +82,21 @@ def mask_blocks(
     share: Float[Tensor, "B N"],
     order: Float[Tensor, "B L"],
     block: int,
+    lead: Int[Tensor, " B"],
 ) -> tuple[Bool[Tensor, "B L"], Float[Tensor, "B L"]]:
     """Masked positions, which are all scored, and the weight B_b / k of each position's block.
 
     Of B_b positions ⌊share · B_b⌋ + 1 are masked, those with the smallest ``order`` in [0, 1). Positions from
-    ``length`` on are neither masked nor scored.
+    ``length`` on are neither masked nor scored. The first block has ``lead`` columns of the prompt.
     """
     index = is_completion.long().cumsum(1) - 1
     trained = is_completion & (index < length[:, None])
-    number = index.clamp(min=0) // block
-    start = torch.arange(share.shape[1], device=share.device) * block
-    size = (length[:, None] - start).clamp(0, block)
+    number = (index.clamp(min=0) + lead[:, None]) // block
+    start = torch.arange(share.shape[1], device=share.device) * block - lead[:, None]
+    size = (torch.minimum(start + block, length[:, None]) - start.clamp(min=0)).clamp(min=0)
     count = torch.minimum((share * size).long() + 1, size)
-    # Sorted by block and then by order, the positions of block b have the ranks from b · B on.
-    rank = (number + order).masked_fill(~trained, torch.inf).argsort(1).argsort(1) - number * block
+    # Sorted by block and then by order, the positions of a block have the ranks from its first index on.
+    first = start.clamp(min=0).gather(1, number)
+    rank = (number + order).masked_fill(~trained, torch.inf).argsort(1).argsort(1) - first
     count, size = count.gather(1, number), size.gather(1, number)
     return trained & (rank < count), size / count.clamp(min=1)

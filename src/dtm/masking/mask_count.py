@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dtm.errors import require
-from dtm.records import MaskedStates, Sequences, prompt_width, where_padded
+from dtm.records import MaskedStates, Sequences, leads, prompt_width, where_padded
 
 
 @runtime_checkable
@@ -42,6 +42,9 @@ class MaskCount:
     end_id: int | None = None
     """If given, the blocks after the one in which this token first occurs are not trained on. There the
     posterior is the token itself and the loss is zero; a row then counts by its remaining length."""
+    in_columns: bool = False
+    """Whether blocks are columns of a row, as those of block-causal attention: a completion may begin inside
+    one. Else they begin where the completion does."""
 
     def __post_init__(self) -> None:
         require(
@@ -57,12 +60,12 @@ class MaskCount:
         uniform, their sum varies far less.
         """
         rows, device = len(clean), clean.tokens.device
-        length = self.trained_length(clean)
+        length, lead = self.trained_length(clean), self._lead(clean)
         stratum = torch.randperm(rows, generator=generator, device=device)
         jitter = torch.rand(rows, generator=generator, device=device)
-        cell = ((stratum + jitter) / rows * length).long().clamp(max=length - 1)
+        cell = lead + ((stratum + jitter) / rows * length).long().clamp(max=length - 1)
         order = torch.rand(clean.tokens.shape, generator=generator, device=device)
-        masked, eligible, count = mask_cells(clean.is_completion, cell, order, self.block)
+        masked, eligible, count = mask_cells(clean.is_completion, cell, order, self.block, lead)
         return MaskedStates(
             tokens=torch.where(masked, mask_id, clean.tokens),
             clean=clean.tokens,
@@ -82,8 +85,11 @@ class MaskCount:
             return length
         ends = clean.is_completion & (clean.tokens == self.end_id)
         index = clean.is_completion.long().cumsum(1) - 1
-        first = torch.where(ends, index, length[:, None]).amin(1)
-        return torch.minimum((first // self.block + 1) * self.block, length)
+        first, lead = torch.where(ends, index, length[:, None]).amin(1), self._lead(clean)
+        return torch.minimum(((first + lead) // self.block + 1) * self.block - lead, length)
+
+    def _lead(self, clean: Sequences) -> Int[Tensor, " B"]:
+        return leads(clean.is_completion, self.block if self.in_columns else None)
 
 
 def mask_cells(
@@ -91,18 +97,20 @@ def mask_cells(
     cell: Int[Tensor, " B"],
     order: Float[Tensor, "B L"],
     block: int | None,
+    lead: Int[Tensor, " B"] | None = None,
 ) -> tuple[Bool[Tensor, "B L"], Bool[Tensor, "B L"], Int[Tensor, " B"]]:
     """Masked positions, scored positions S and k = |S| for the chosen (block, k) cell of each row.
 
-    Completion positions are numbered from 0. Cell j belongs to the block that holds position j, and
-    masks k = (end of the block) − j of its positions: every (block, k) occurs for exactly one j, also
-    when the last block is shorter. ``order`` is random; S takes the k smallest of the block.
+    Completion positions are numbered from ``lead``, else from 0. Cell j belongs to the block that holds
+    position j, and masks k = (end of the block) − j of its positions: every (block, k) occurs for exactly one
+    j, also when the last block is shorter. ``order`` is random; S takes the k smallest of the block.
     """
-    index = is_completion.long().cumsum(1) - 1
+    lead = torch.zeros_like(cell) if lead is None else lead
+    index = is_completion.long().cumsum(1) - 1 + lead[:, None]
     length = is_completion.sum(1)
     size = length if block is None else torch.full_like(length, block)
     start = cell // size * size
-    stop = torch.minimum(start + size, length)
+    stop = torch.minimum(start + size, lead + length)
     count = stop - cell
     active = is_completion & (index >= start[:, None]) & (index < stop[:, None])
     rank = order.masked_fill(~active, torch.inf).argsort(1).argsort(1)

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dtm.errors import require
-from dtm.records import Completions, MaskedStates, Sequences, prompt_width, where_padded
+from dtm.records import Completions, MaskedStates, Sequences, leads, prompt_width, where_padded
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class Layout:
     """Where prompt noise masks a position that is not masked already."""
     draws: int
     """Rows of a sequence."""
+    lead: Int[Tensor, " B"]
+    """Columns of the prompt in the block in which each completion begins; 0 if blocks begin where it does."""
     revealed_at: Int[Tensor, "B L"] | None = None
     """The decoding step that revealed each token, where that is known."""
 
@@ -77,6 +79,10 @@ class Planned:
     scored. None: all positions count."""
     prompt_noise: float = 0.0
     """Chance that a visible prompt token (and, in `ActiveBlock`, one of an earlier block) is masked too."""
+    block: int | None = None
+    """B of the model's block-causal attention; None: full attention."""
+    doubled: bool = False
+    """Whether each block is scored given the clean blocks before it, in a pass over x_t and x_1."""
 
     def __post_init__(self) -> None:
         require(0 <= self.prompt_noise < 1, f"prompt noise must lie in [0, 1), got {self.prompt_noise:g}")
@@ -96,6 +102,7 @@ class Planned:
             span[row],
             noise,
             draws,
+            leads(is_completion, self.block),
             clean.revealed_at[row] if isinstance(clean, Completions) else None,
         )
         masks = self.plan.masks(layout, generator, update)
@@ -111,6 +118,7 @@ class Planned:
             batch_rows=len(row),
             batch_length=draws * span.sum(),
             draws=draws,
+            doubled=self.doubled,
         )
 
 

@@ -14,10 +14,10 @@ from torch.utils.checkpoint import checkpoint
 from dtm import losses
 from dtm.config import MethodConfig, RunConfig
 from dtm.config.method import SHARE_BELOW_1, check_fields
-from dtm.errors import nearest, require
+from dtm.errors import ConfigError, nearest, require
 from dtm.loading import load_object
 from dtm.losses import AdaptiveControl
-from dtm.masking import MaskCount
+from dtm.masking import EveryBlock, MaskCount
 from dtm.methods.base import Changes, Method
 from dtm.methods.control_variates import CONTROL_VARIATES, ControlVariate
 from dtm.models.policy import Policy
@@ -41,8 +41,9 @@ class CDTMConfig(MethodConfig):
     prompt_baseline: bool = True
     """Subtract the mean reward of a prompt's other completions from each reward. The target π_{a+h} stays the
     same, but prompts whose rewards are always high no longer dominate."""
-    block: int | Literal["decoding", "any-order"] = "decoding"
-    """Block size of the masks; decoding: the decoder's."""
+    block: int | Literal["decoding", "any-order", "every"] = "decoding"
+    """Block size of the masks; decoding: the decoder's. every: masks in every block of a block-causal model,
+    scored in one pass over x_t and x_1 of twice the positions."""
     after_end: bool = True
     """Train also on the blocks after the one in which a completion ends. Their loss is zero for a model that
     knows how sequences end, so false saves work; needs blocks."""
@@ -101,17 +102,24 @@ class CDTM(Method):
         wider: Changes = {"step": 2 * tilt.step} if tilt.step != "auto" else {"ess": tilt.ess / 2}
         return {"tilt": wider}, {"control_variate": "one", "guard": False}
 
-    def masks(self, block: int | None, end_id: int) -> MaskCount:
+    def masks(self, block: int | None, end_id: int) -> MaskCount | EveryBlock:
         """Form (C) in the configured blocks."""
-        size = self._block(block)
+        last = None if self.config.after_end else end_id
+        size = block if self.config.block == "every" else self._block(block)
         require(
             self.config.after_end or size is not None,
             "method.after-end false needs blocks; any-order masks have none",
         )
-        return MaskCount(size, None if self.config.after_end else end_id)
+        if self.config.block != "every":
+            return MaskCount(size, last)
+        if size is None:
+            raise ConfigError("method.block every needs blocks: give decoding.block")
+        return EveryBlock(size, last)
 
     def scored_per_row(self, completion: int, block: int | None) -> int:
-        """(B + 1) / 2, the mean number of masked positions of a block."""
+        """(B + 1) / 2, the mean number of masked positions of a block, in one block or in all of them."""
+        if self.config.block == "every" and block is not None:
+            return -(-completion // block) * (block + 1) // 2
         return ((self._block(block) or completion) + 1) // 2
 
     def _block(self, decoder_block: int | None) -> int | None:

@@ -3,7 +3,8 @@
     mixed = attention(norm(x))                      attend, over whole rows
     x ← x + out(mixed),  x + down(silu(gate) · up)  feed, at any positions
 
-The second half of the last block is needed only at positions whose states are used.
+Some blocks have a mixture of experts in place of the feed-forward layer. The second half of the last block is
+needed only at positions whose states are used.
 
 Letters: B batch, L length, W positions computed, H heads, K key-value heads, E head width, C its pairs of
 channels, M = H E width of the attention, D model width, F feed-forward width.
@@ -20,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dtm.models.cache import Kept, replaced
+from dtm.models.experts import FeedForward, Mixture, widened
 from dtm.models.low_rank import projections
 from dtm.models.shape import TransformerConfig
 from dtm.models.visibility import Visible
@@ -39,11 +41,12 @@ def rotary(length: int, width: int, base: float, device: torch.device) -> Rotati
 
 
 def rotate(x: Float[Tensor, "B W H E"], rotation: Rotation) -> Float[Tensor, "B W H E"]:
-    """Rotate each pair of channels (e, e + E/2) by its angle, in float32 or better."""
-    first, second = x.to(torch.promote_types(x.dtype, torch.float32)).chunk(2, dim=-1)
+    """Rotate each pair of channels (c, c + C) by its angle, in float32 or better; those from 2 C on stay."""
     cosine, sine = rotation
+    pairs = cosine.shape[-1]
+    first, second = x[..., : 2 * pairs].to(torch.promote_types(x.dtype, torch.float32)).chunk(2, dim=-1)
     turned = first * cosine - second * sine, second * cosine + first * sine
-    return torch.cat([half.to(x.dtype) for half in turned], dim=-1)
+    return torch.cat([*(half.to(x.dtype) for half in turned), x[..., 2 * pairs :]], dim=-1)
 
 
 def grouped_attention(
@@ -76,10 +79,14 @@ class Attention(nn.Module):
         self.kv_heads = config.kv_heads or config.heads
         self.head_width = config.head_size
         self.qkv: nn.Module | None = None
-        """q, k and v as one product, in merged models (`merging`); these have no q, k and v."""
-        self.q = nn.Linear(config.width, config.query_width, bias=config.qkv_bias)
-        self.k = nn.Linear(config.width, config.kv_width, bias=config.qkv_bias)
-        self.v = nn.Linear(config.width, config.kv_width, bias=config.qkv_bias)
+        """q, k and v as one product, in fused and in merged models (`merging`); these have no q, k and v."""
+        if config.fused_qkv:
+            fused = config.query_width + 2 * config.kv_width
+            self.qkv = nn.Linear(config.width, fused, bias=config.qkv_bias)
+        else:
+            self.q = nn.Linear(config.width, config.query_width, bias=config.qkv_bias)
+            self.k = nn.Linear(config.width, config.kv_width, bias=config.qkv_bias)
+            self.v = nn.Linear(config.width, config.kv_width, bias=config.qkv_bias)
         self.out = nn.Linear(config.query_width, config.width, bias=False)
         self.q_norm: nn.Module | None = None
         """Norm of each head of the queries; one weight for all heads."""
@@ -121,13 +128,21 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a gated feed-forward layer, each behind a norm."""
+    """Attention and a gated feed-forward layer or a mixture of experts, each behind a norm."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, number: int = 0) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
         self.attention = Attention(config)
         self.ffn_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.experts: Mixture | None = None
+        self.shared: FeedForward | None = None
+        """Expert that every token passes through."""
+        if config.experts is not None and number in config.experts.layers:
+            self.experts = Mixture(config.experts, config.width)
+            if config.experts.shared is not None:
+                self.shared = FeedForward(config.width, config.experts.shared)
+            return
         self.gate_up: nn.Module | None = None
         """gate and up as one product, in merged models."""
         self.gate = nn.Linear(config.width, config.ffn, bias=False)
@@ -152,7 +167,10 @@ class Block(nn.Module):
     def feed(self, x: Float[Tensor, "*P D"], mixed: Float[Tensor, "*P M"]) -> Float[Tensor, "*P D"]:
         """Run the second half, at any positions."""
         x = x + self.attention.out(mixed)
-        return x + self.down(self.widened(x))
+        if self.experts is None:
+            return x + self.down(self.widened(x))
+        y = self.ffn_norm(x)
+        return x + self.experts(y) if self.shared is None else x + self.experts(y) + self.shared(y)
 
     def feed_in_place(
         self, x: Float[Tensor, "*P D"], mixed: Float[Tensor, "*P M"], widened: Callable[..., Tensor]
@@ -167,7 +185,9 @@ class Block(nn.Module):
         return x
 
     def can_add_in_place(self, x: Float[Tensor, "*P D"], mixed: Float[Tensor, "*P M"]) -> bool:
-        """Whether `feed_in_place` applies: not to NF4 or FP8 layers, nor to float32 under autocast."""
+        """Whether `feed_in_place` applies: not to NF4 or FP8 layers, experts, or float32 under autocast."""
+        if self.experts is not None:
+            return False
         layers: tuple[Any, ...] = self.attention.out, self.down
         return not x.requires_grad and all(
             isinstance(layer, nn.Linear)
@@ -177,12 +197,5 @@ class Block(nn.Module):
         )
 
     def widened(self, x: Float[Tensor, "*P D"]) -> Float[Tensor, "*P F"]:
-        """Hidden layer of the feed-forward layer: silu(gate) · up."""
-        gate, up = self._branches(self.ffn_norm(x))
-        return F.silu(gate) * up
-
-    def _branches(self, x: Float[Tensor, "*P D"]) -> tuple[Tensor, ...]:
-        """The two branches of the feed-forward layer."""
-        if self.gate_up is None:
-            return projections(x, (self.gate, self.up))
-        return self.gate_up(x).chunk(2, -1)
+        """Hidden layer of the feed-forward layer, behind the norm."""
+        return widened(self, self.ffn_norm(x))

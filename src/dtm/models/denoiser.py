@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -37,8 +38,11 @@ class Denoiser(nn.Module, ABC):
     shift: int = 0
     """0: the state at position i predicts token i (LLaDA); 1: the state at i − 1 does (Dream)."""
     attention_block: int | None = None
-    """B of block-causal attention: a position attends to its own block of B columns and to earlier ones.
-    None: full attention."""
+    """B of block-causal attention: a position attends to its own block and to earlier ones. None: full
+    attention."""
+    block_origin: Literal["column", "token"] = "column"
+    """Where blocks are counted from: a row's first column, where completions begin a block; or its first
+    token, where a prompt may end inside one."""
     fp8: bool = False
     """Whether its linear layers are in eight bits; it then only approximates the model it was made from."""
     compiled: bool = False

@@ -74,18 +74,41 @@ def read_adapter(folder: Path, shape: TransformerConfig) -> tuple[dict[str, Tens
         for linear in shape.linears()
         if _stored_name(f"{linear.paths()[0]}.lora_A.weight", family) in stored
     ]
-    require(bool(linears), f"{folder}/{WEIGHTS} holds no adapter of a {family.name} model", CheckpointError)
+    require(
+        bool(linears),
+        f"{folder}/{WEIGHTS} holds no adapter of a {family.name} model: its first tensor is "
+        f"{min(stored, default='absent')!r}",
+        CheckpointError,
+    )
     lora = LoRA(
         rank=config["r"],
-        alpha=config["lora_alpha"],
-        dropout=config["lora_dropout"],
+        alpha=float(config["lora_alpha"]),
+        dropout=float(config["lora_dropout"]),
         targets=tuple(linear.name for linear in linears),
     )
     paths = [path for linear in linears for path in linear.paths()]
     native = [f"{path}.lora_{side}.weight" for path in paths for side in "AB"]
     expected = {_stored_name(name, family): name for name in native}
     require_same_names(expected, stored, folder / WEIGHTS)
+    _require_shapes(stored, linears, lora, family, folder / WEIGHTS)
     return {expected[name]: value for name, value in stored.items()}, lora
+
+
+def _require_shapes(
+    stored: Mapping[str, Tensor], linears: Iterable[Linear], lora: LoRA, family: Family, source: Path
+) -> None:
+    """Raise an error for the first factor whose shape is not that of the base's layer."""
+    for linear in linears:
+        for path in linear.paths():
+            for side, wanted in (("A", (lora.rank, linear.inputs)), ("B", (linear.outputs, lora.rank))):
+                name = _stored_name(f"{path}.lora_{side}.weight", family)
+                found = tuple(stored[name].shape)
+                require(
+                    found == wanted,
+                    f"{source}: {name!r} is {found}, and this {family.name} model needs {wanted}: the "
+                    "adapter belongs to another base",
+                    CheckpointError,
+                )
 
 
 def save_merged(model: Transformer, lora: LoRA, folder: Path, base: Path, asked: Asked = STORED) -> None:
@@ -104,8 +127,8 @@ def merge_adapter(
     require(folder.resolve() != base.resolve(), f"{folder} is the base itself: choose another folder")
     family, config = read_shape(base, asked)
     files = weight_files(base)
-    names = without_memory(config).state_dict()
-    expected = {family.hub_name(name): name for name in names}
+    slots = family.slots(config, without_memory(config).state_dict(), files)
+    expected = {name: native for name, (native, _) in slots.items()}
     require_same_names(expected, without_tied(files, family.tied_names(config)), base)
     updates = {family.hub_name(name): pair for name, pair in _updates(weights).items()}
     for name in sorted(updates.keys() - files.keys()):
@@ -155,8 +178,10 @@ def _stored_name(native: str, family: Family) -> str:
 
 def _require_plain(config: dict[str, Any], folder: Path) -> None:
     """Raise an error for adapters that compute anything but W x + (α / r) B A x."""
-    for key in ("r", "lora_alpha", "lora_dropout"):
+    for key, kind in {"r": int, "lora_alpha": int | float, "lora_dropout": int | float}.items():
         require(key in config, f"{folder}/{CONFIG}: {key!r} is missing", CheckpointError)
+        is_number = isinstance(config[key], kind) and not isinstance(config[key], bool)
+        require(is_number, f"{folder}/{CONFIG}: {key!r} is {config[key]!r}, not a number", CheckpointError)
     plain: dict[str, tuple[Any, ...]] = {
         "peft_type": ("LORA",),
         "use_rslora": (False,),

@@ -32,19 +32,23 @@ class Linear:
     """Short native name, such as ``q``; unique in a model."""
     path: str
     """Module path with ``*`` for each index, such as ``blocks.*.attention.q``, ``blocks.*.experts.*.up``."""
-    indices: tuple[range, ...]
+    indices: tuple[Sequence[int], ...]
     """Values of each ``*``; the first one is the number of the block."""
     inputs: int
     outputs: int
     half: Half
     bias: bool = False
     adaptable: bool = True
-    """Whether LoRA may adapt it; routers are not adaptable."""
+    """Whether LoRA may adapt it; routers and stacks of experts are not adaptable."""
     input: str = ""
     """Name of the layer that it can be merged into, with the other layers of its parent module that read the
     same input, such as ``qkv``. Empty: no other layer reads its input."""
+    stacked: int = 1
+    """Matrices that one module holds: those of all experts, in models of this package."""
     active: int = 1
-    """Modules of one block that a position passes through: with experts, those that the router chooses."""
+    """Matrices of one block that a position passes through: with experts, those that the router chooses."""
+    exact: bool = False
+    """Whether it keeps its precision where other layers are quantised, as routers do."""
 
     def __post_init__(self) -> None:
         stars = self.path.count("*")
@@ -54,13 +58,18 @@ class Linear:
 
     @property
     def count(self) -> int:
-        """Number of modules."""
-        return math.prod(map(len, self.indices))
+        """Number of matrices."""
+        return self.stacked * math.prod(map(len, self.indices))
 
     @property
     def weights(self) -> int:
-        """Weights of all modules, without biases."""
+        """Weights of all matrices, without biases."""
         return self.count * self.inputs * self.outputs
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its modules are ordinary linear layers that may be merged and rounded to eight bits."""
+        return self.stacked == 1 and not self.exact
 
     @property
     def merged_path(self) -> str:
@@ -78,7 +87,7 @@ class Linear:
         return expand(self.path, self.indices)
 
 
-def expand(path: str, indices: Sequence[range]) -> list[str]:
+def expand(path: str, indices: Sequence[Sequence[int]]) -> list[str]:
     """Module paths for all values of the indices, the last index changing fastest.
 
     >>> expand("blocks.*.experts.*.up", (range(1, 3), range(2)))

@@ -41,13 +41,14 @@ def merged(model: Transformer, fp8: bool = False) -> Transformer:
     """Make a copy of ``model`` for inference with the adapter merged into its weights.
 
     Layers that are not merged are shared with ``model``. With ``fp8`` all declared linear layers are new, and
-    in eight bits.
+    in eight bits, apart from routers and experts.
     """
     if fp8:
         require_products(model.embedding.weight.device)
     shared = [m for m in model.modules() if isinstance(m, Adapted) or not any(True for _ in m.children())]
     made = copy.deepcopy(model, {id(module): module for module in shared})
-    for pattern, group in merge_groups(model.linears()).items():
+    plain = [linear for linear in model.linears() if linear.is_plain]
+    for pattern, group in merge_groups(plain).items():
         names = [linear.path.rpartition(".")[2] for linear in group]
         for path in expand(pattern, group[0].indices):
             parent, whole = parent_of(made, path)

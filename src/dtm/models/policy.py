@@ -105,8 +105,8 @@ class Policy:
         return self._made[fp8]
 
     def trained(self) -> list[nn.Parameter]:
-        """Parameters for the optimiser: the student's weights, or those of its adapter."""
-        return list(self._changing(self.student).values())
+        """Parameters for the optimiser: the student's weights but frozen ones, or those of its adapter."""
+        return [value for value in self._changing(self.student).values() if value.requires_grad]
 
     def weights(self, model: Denoiser) -> dict[str, Tensor]:
         """Tensors in which the models differ, by name, for a checkpoint."""

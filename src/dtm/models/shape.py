@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from dtm.errors import require
 from dtm.models.linears import Linear, position_weights
+from dtm.models.routing import Experts
 
 LIMITS = {
     **{"layers": 1_000, "heads": 1_024, "kv_heads": 1_024, "head_width": 1 << 14},
@@ -34,12 +37,18 @@ class TransformerConfig:
     """Width of one head; None: width / heads."""
     ffn: int = 256
     """Width of the gated feed-forward layer."""
+    experts: Experts | None = None
+    """Mixture of experts in place of the feed-forward layer of some blocks; None: all blocks are dense."""
     rope_base: float = 10_000.0
+    rope_width: int | None = None
+    """Channels of a head that rotate, the first ones; None: all of them."""
     norm_eps: float = 1e-5
     qkv_bias: bool = False
     """Biases on the query, key and value projections (Dream has them, LLaDA does not)."""
     qk_norm: bool = False
     """RMSNorm over each head of queries and keys, after the projection and before the rotation (Qwen3)."""
+    fused_qkv: bool = False
+    """One matrix for queries, keys and values (LLaDA2); adapters then change it as a whole."""
     tied: bool = False
     """Use the token embedding as the output head."""
     embedding_size: int | None = None
@@ -48,7 +57,10 @@ class TransformerConfig:
     """Offset of predictions: the state at position i predicts token i + shift (0 LLaDA, 1 Dream)."""
     attention_block: int | None = None
     """B of block-causal attention: a position attends to its own block and to earlier ones; 1 is causal.
-    Blocks are columns of a row, j // B. None: full attention."""
+    None: full attention."""
+    block_origin: Literal["column", "token"] = "column"
+    """Where blocks are counted from. column: they are columns of a row, j // B, and a completion begins one
+    (A2D). token: they are counted from a row's first token, and a prompt may end inside one (SDAR)."""
     family: str = "native"
     """Family of checkpoints whose module names adapters and exports use, for example llada."""
 
@@ -61,6 +73,11 @@ class TransformerConfig:
     def head_size(self) -> int:
         """E, the width of one head."""
         return self.head_width or self.width // self.heads
+
+    @property
+    def rotated(self) -> int:
+        """Channels of a head that rotate."""
+        return self.rope_width or self.head_size
 
     @property
     def query_width(self) -> int:
@@ -105,6 +122,14 @@ class TransformerConfig:
             f"rotary positions need an even head width, got {self.head_size}",
         )
         require(
+            0 < self.rotated <= self.head_size and self.rotated % 2 == 0,
+            f"rope_width must be even and at most the head width {self.head_size}, got {self.rope_width}",
+        )
+        require(
+            self.experts is None or all(0 <= number < self.layers for number in self.experts.layers),
+            f"experts are given for blocks that a model of {self.layers} layers does not have",
+        )
+        require(
             self.heads % kv_heads == 0,
             f"model.heads {self.heads} must be a multiple of model.kv_heads {kv_heads}",
         )
@@ -125,27 +150,77 @@ class TransformerConfig:
 
 @functools.cache  # FLOPs are counted for every pass
 def _linears(shape: TransformerConfig) -> tuple[Linear, ...]:
-    width, queries, keys, ffn = shape.width, shape.query_width, shape.kv_width, shape.ffn
-    blocks, bias = (range(shape.layers),), shape.qkv_bias
+    return (*_attention(shape), *_dense(shape), *_experts(shape))
 
-    def attention(name: str, outputs: int) -> Linear:
-        path = f"blocks.*.attention.{name}"
-        return Linear(
-            name=name, path=path, indices=blocks, inputs=width, outputs=outputs, half="attend", bias=bias,
+
+def _attention(shape: TransformerConfig) -> Iterator[Linear]:
+    """Projections of the attention."""
+    widths = {"q": shape.query_width, "k": shape.kv_width, "v": shape.kv_width}
+    if shape.fused_qkv:
+        widths = {"qkv": sum(widths.values())}
+    for name, outputs in widths.items():
+        yield Linear(
+            name=name,
+            path=f"blocks.*.attention.{name}",
+            indices=(range(shape.layers),),
+            inputs=shape.width,
+            outputs=outputs,
+            half="attend",
+            bias=shape.qkv_bias,
             input="qkv",
-        )  # fmt: skip
-
-    def feed(name: str, path: str, inputs: int, outputs: int, shared: str = "") -> Linear:
-        return Linear(
-            name=name, path=path, indices=blocks, inputs=inputs, outputs=outputs, half="feed", input=shared
         )
-
-    return (
-        attention("q", queries),
-        attention("k", keys),
-        attention("v", keys),
-        feed("out", "blocks.*.attention.out", queries, width),
-        feed("gate", "blocks.*.gate", width, ffn, "gate_up"),
-        feed("up", "blocks.*.up", width, ffn, "gate_up"),
-        feed("down", "blocks.*.down", ffn, width),
+    yield Linear(
+        name="out",
+        path="blocks.*.attention.out",
+        indices=(range(shape.layers),),
+        inputs=shape.query_width,
+        outputs=shape.width,
+        half="feed",
     )
+
+
+def _dense(shape: TransformerConfig) -> Iterator[Linear]:
+    """Feed-forward layers of the dense blocks."""
+    sparse = () if shape.experts is None else shape.experts.layers
+    blocks = tuple(number for number in range(shape.layers) if number not in sparse)
+    if blocks:
+        yield from _gated("", "blocks.*.", blocks, shape.width, shape.ffn)
+
+
+def _experts(shape: TransformerConfig) -> Iterator[Linear]:
+    """Routers, experts and shared experts. Published adapters leave routers and routed experts alone."""
+    experts = shape.experts
+    if experts is None or not experts.layers:
+        return
+    yield Linear(
+        name="router",
+        path="blocks.*.experts.router",
+        indices=(experts.layers,),
+        inputs=shape.width,
+        outputs=experts.count,
+        half="feed",
+        adaptable=False,
+        exact=True,
+    )
+    for linear in _gated("expert_", "blocks.*.experts.", experts.layers, shape.width, experts.width):
+        yield replace(linear, stacked=experts.count, active=experts.active, adaptable=False, input="")
+    if experts.shared is not None:
+        yield from _gated("shared_", "blocks.*.shared.", experts.layers, shape.width, experts.shared)
+
+
+def _gated(prefix: str, path: str, blocks: tuple[int, ...], width: int, inner: int) -> Iterator[Linear]:
+    """The three matrices of a gated feed-forward layer."""
+    for name, inputs, outputs, shared in (
+        ("gate", width, inner, "gate_up"),
+        ("up", width, inner, "gate_up"),
+        ("down", inner, width, ""),
+    ):
+        yield Linear(
+            name=prefix + name,
+            path=path + name,
+            indices=(blocks,),
+            inputs=inputs,
+            outputs=outputs,
+            half="feed",
+            input=shared,
+        )

@@ -94,7 +94,7 @@ def load_causal(
         f"{', '.join(SOURCES)}",
         CheckpointError,
     )
-    model = _with_config(load_model(folder, dtype=dtype, device=device, asked=asked), eos_id=eos_id)
+    model = with_config(load_model(folder, dtype=dtype, device=device, asked=asked), eos_id=eos_id)
     return Source(model, tokenizer, mask_id, eos_id, name, folder, None)
 
 
@@ -121,12 +121,12 @@ def as_diffusion(model: Transformer, mask_id: int, attention_block: int | None) 
     shared with ``model``. A masked diffusion model only changes its attention.
     """
     if model.family.startswith(PREFIX):
-        return _with_config(model, attention_block=attention_block)
+        return with_config(model, attention_block=attention_block)
     require(
         model.family in SOURCES,
         f"a model of the family {model.family} is not autoregressive: {', '.join(SOURCES)} are",
     )
-    made = _with_config(
+    made = with_config(
         model, family=PREFIX + model.family, shift=0, attention_block=attention_block, mask_id=mask_id
     )
     tables: list[Any] = [made.embedding, *([] if made.unembedding is None else [made.unembedding])]
@@ -147,7 +147,7 @@ def find_smollm2() -> Path:
     raise CheckpointError(f"the model {SMOLLM2} is not installed. Run: {INSTALL}")
 
 
-def _with_config(model: Transformer, **changes: Any) -> Transformer:
+def with_config(model: Transformer, **changes: Any) -> Transformer:
     """The same weights under a changed configuration."""
     made = without_memory(replace(model.config, **changes))
     made.load_state_dict(model.state_dict(keep_vars=True), assign=True)

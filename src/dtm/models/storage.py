@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import fields
+from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -21,7 +22,10 @@ from dtm.models.transformer import Transformer
 from dtm.models.weights import SINGLE, check, fill, save_weights
 from dtm.writing import write_json, writing
 
-_LATER = ("head_width", "qk_norm", "attention_block")
+_LATER = (
+    *("head_width", "qk_norm", "attention_block"),
+    *("experts", "rope_width", "fused_qkv", "block_origin"),
+)
 """Fields that dtm 0.1 does not know: left out at their defaults, so that it can load the model."""
 
 
@@ -29,10 +33,11 @@ def save_model(model: Transformer, folder: Path, dtype: torch.dtype | None = Non
     """Write weights (optionally in another dtype) and shape to ``folder``, in the native layout."""
     weights = _plain_weights(model, dtype)
     save_weights(folder / SINGLE, weights)
+    values = asdict(model.config)
     shape = {
-        field.name: getattr(model.config, field.name)
+        field.name: values[field.name]
         for field in fields(model.config)
-        if field.name not in _LATER or getattr(model.config, field.name) != field.default
+        if field.name not in _LATER or values[field.name] != field.default
     }
     write_json(folder / "config.json", shape)
 
@@ -54,7 +59,12 @@ def save_hub(
         f"{folder} is not empty: choose another folder",
         CheckpointError,
     )
-    weights = {family.hub_name(name): value for name, value in _plain_weights(model, dtype).items()}
+    own = _plain_weights(model, dtype)
+    slots = family.slots(model.config, own, stored=())
+    weights = {
+        name: own[native] if expert is None else own[native][expert].clone()
+        for name, (native, expert) in slots.items()
+    }
     config = family.write(model.config) | {"dtype": str(next(iter(weights.values())).dtype).split(".")[1]}
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -90,6 +100,9 @@ def load_model(
     dtype: torch.dtype | None = None,
     device: str | torch.device = "cpu",
     nf4: bool = False,
+    mask_id: int | str | None = None,
+    attention: Literal["full", "block"] | None = None,
+    block: int | None = None,
     asked: Asked = STORED,
 ) -> Transformer:
     """Load a model from a folder: saved by this package, or of a known family in the layout of the hub.
@@ -98,8 +111,12 @@ def load_model(
     folder is run. A tensor that is missing, unexpected or of another shape, a missing shard, and an
     unsupported setting are errors that name it. Without a ``dtype``, native models are loaded in float32, and
     those of the hub in the dtype they are stored in. With ``nf4`` the declared linear layers are quantised to
-    four bits while they are read. ``asked`` states the mask token and the attention where the files do not.
+    four bits while they are read. ``mask_id`` (an id or a token's text), ``attention`` and its ``block``
+    state what a configuration leaves open; ``asked`` is all of them as one record.
     """
+    if asked is STORED:
+        token = None if mask_id is None else str(mask_id)
+        asked = Asked(mask_token=token, attention=attention or "stored", block=block)
     folder = find_folder(path)
     family, config = read_shape(folder, asked)
     model = without_memory(config)
@@ -107,14 +124,21 @@ def load_model(
         add_nf4_layers(model, model.linears())
     if dtype is None and family is NATIVE:
         dtype = torch.float32
-    fill(model, folder, family.hub_name, dtype, torch.device(device), family.tied_names(config))
+    slots = partial(family.slots, config, _names(config))
+    fill(model, folder, slots, dtype, torch.device(device), family.tied_names(config))
     return model
 
 
 def check_weights(folder: Path, asked: Asked = STORED) -> None:
     """Check files, names and shapes of a folder without reading weights; raises what `load_model` would."""
     family, config = read_shape(folder, asked)
-    check(without_memory(config), folder, family.hub_name, family.tied_names(config))
+    slots = partial(family.slots, config, _names(config))
+    check(without_memory(config), folder, slots, family.tied_names(config))
+
+
+def _names(config: TransformerConfig) -> list[str]:
+    """Names of the parameters of a model."""
+    return list(without_memory(config).state_dict())
 
 
 def without_memory(config: TransformerConfig) -> Transformer:

@@ -13,11 +13,11 @@ from dtm.files import MAX_JSON
 
 PARTS = ("vocab.json", "merges.txt")
 """Files of Dream on the hub in place of a tokenizer.json: those of Qwen2's tokenizer."""
-MASKS = ("<|mask|>", "<|MASK|>")
+MASKS = ("<|mask|>", "<|MASK|>", "|<MASK>|")
 """Mask tokens of published models."""
 UNUSED = ("<empty_output>", "<reponame>", "<|reserved_special_token_0|>", "<|fim_pad|>")
 """Special tokens of source models that chat text does not use; one of them can become the mask token."""
-ENDS = ("<|im_end|>", "<|eot_id|>")
+ENDS = ("<|im_end|>", "<|eot_id|>", "<|role_end|>")
 """Ends of a turn in chat templates."""
 
 

@@ -1,7 +1,7 @@
 """The native transformer: pre-norm, rotary positions, gated feed-forward, full or block-causal attention.
 
-One implementation for models from half a million parameters up to LLaDA and Dream, which need grouped-query
-heads, biases on q, k and v, and tied weights.
+One implementation for all families, from half a million parameters up to LLaDA2 and SDAR: grouped-query
+heads, biases, norms of queries and keys, tied weights and mixtures of experts are settings of its shape.
 
 Letters: B batch, L length, W positions computed, N positions requested, D model width, M width of attention.
 """
@@ -24,7 +24,14 @@ from dtm.models.denoiser import Denoiser, fused, predictors
 from dtm.models.linears import Linear
 from dtm.models.recording import Recording
 from dtm.models.shape import TransformerConfig
-from dtm.models.visibility import Visible, block_causal, doubled, doubled_predictors
+from dtm.models.visibility import (
+    Origin,
+    Visible,
+    block_causal,
+    doubled,
+    doubled_predictors,
+    first_tokens,
+)
 
 COMPILATIONS = 64
 """Limit of recompilations of one function by torch.compile; torch's default is 8."""
@@ -47,8 +54,9 @@ class Transformer(Denoiser):
         self.config = config
         self.vocab_size, self.mask_id, self.eos_id = config.vocab_size, config.mask_id, config.eos_id
         self.shift, self.family, self.attention_block = config.shift, config.family, config.attention_block
+        self.block_origin = config.block_origin
         self.embedding = nn.Embedding(config.rows, config.width)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(Block(config, number) for number in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=config.norm_eps)
         self.unembedding = None if config.tied else nn.Linear(config.width, config.rows, bias=False)
         if generator is not None:
@@ -96,7 +104,7 @@ class Transformer(Denoiser):
             return super().hidden_doubled(tokens, clean, attention, at)
         rows = predictors(at, attention, tokens.shape, self.shift)
         x, mixed = self._trunk(torch.cat([tokens, clean], dim=1), attention, halves=2)
-        return self._finish(x, mixed, doubled_predictors(at, rows, length, block))
+        return self._finish(x, mixed, doubled_predictors(at, rows, length, block, self._origin(attention)))
 
     def fill(
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None, cache: KeyValues
@@ -117,7 +125,7 @@ class Transformer(Denoiser):
         With two ``halves`` the rows are those of the doubled pass.
         """
         length = tokens.shape[1] // halves if cache is None else cache.length
-        rotation = rotary(length, self.config.head_size, self.config.rope_base, tokens.device)
+        rotation = rotary(length, self.config.rotated, self.config.rope_base, tokens.device)
         where = None
         if start is not None:
             where = start[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
@@ -157,12 +165,17 @@ class Transformer(Denoiser):
         block = self.attention_block
         if block is None:
             return None if attention is None else attention[:, None, None, :]
+        origin = self._origin(attention)
         if halves == 2:
-            return doubled(attention, length, block, device)
+            return doubled(attention, length, block, device, origin)
         if block == 1 and attention is None and where is None:
             return "causal"
         whole = torch.arange(length, device=device)[None]
-        return block_causal(attention, whole if where is None else where, length, block)
+        return block_causal(attention, whole if where is None else where, length, block, origin)
+
+    def _origin(self, attention: Bool[Tensor, "B L"] | None) -> Origin:
+        """Return the column from which the blocks of each row are counted."""
+        return first_tokens(attention) if self.block_origin == "token" else 0
 
     def _run(self, number: int, part: Callable[..., Tensor], *inputs: Any) -> Tensor:
         """Run a part of a block, with activation checkpointing if the block is one to recompute."""
@@ -256,7 +269,7 @@ class Transformer(Denoiser):
         small = 0.02 / (2 * self.config.layers) ** 0.5
         residual = tuple(f"{name}.weight" for name in RESIDUAL)
         for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:
+            if parameter.dim() >= 2:
                 deviation = small if name.endswith(residual) else 0.02
                 parameter.normal_(0.0, deviation, generator=generator)
             elif name.endswith("bias"):

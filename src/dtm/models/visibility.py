@@ -1,8 +1,8 @@
 """Which positions attend to which: full attention, block-causal attention, and the doubled pass of training.
 
-Blocks are columns of a row, j // B, so a completion begins a block where the width of the prompt is a
-multiple of B. Keys and values of a block depend on nothing after it. A padded position attends to itself
-alone: an empty softmax would be nan.
+Blocks are counted from an origin, (j − o) // B: the first column of a row, or its first token. Keys and
+values of a block depend on nothing after it. A padded position attends to itself alone: an empty softmax
+would be nan.
 
 Letters: B rows, L length, W positions computed.
 """
@@ -19,23 +19,36 @@ Visible = Bool[Tensor, "#B 1 #W J"] | Literal["causal"] | None
 """The J keys that each query attends to; None: all of them. "causal" needs no tensor."""
 
 
+Origin = Int[Tensor, "B 1"] | Literal[0]
+"""Column from which the blocks of each row are counted."""
+
+
+def first_tokens(attention: Bool[Tensor, "B L"] | None) -> Origin:
+    """Return the column of each row's first token."""
+    return 0 if attention is None else attention.int().argmax(1, keepdim=True)
+
+
 def block_causal(
-    attention: Bool[Tensor, "B L"] | None, where: Int[Tensor, "#B W"], length: int, block: int
+    attention: Bool[Tensor, "B L"] | None,
+    where: Int[Tensor, "#B W"],
+    length: int,
+    block: int,
+    origin: Origin = 0,
 ) -> Bool[Tensor, "#B 1 W L"]:
     """Let the queries at columns ``where`` attend to real keys of their own and of earlier blocks.
 
     >>> block_causal(None, torch.arange(4)[None], 4, block=2).int()[0, 0].tolist()
     [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]]
     """
-    key = torch.arange(length, device=where.device)
-    seen = key // block <= (where // block)[..., None]
+    key = torch.arange(length, device=where.device)[None]
+    seen = ((key - origin) // block)[:, None] <= ((where - origin) // block)[..., None]
     if attention is not None:
         seen = seen & (attention[:, None] | (key == where[..., None]))
     return seen[:, None]
 
 
 def doubled(
-    attention: Bool[Tensor, "B L"] | None, length: int, block: int, device: torch.device
+    attention: Bool[Tensor, "B L"] | None, length: int, block: int, device: torch.device, origin: Origin = 0
 ) -> Bool[Tensor, "#B 1 M M"]:
     """Let M = 2 L positions, those of x_t and then those of x_1, attend as in training on both at once.
 
@@ -46,12 +59,11 @@ def doubled(
     >>> doubled(None, 2, block=1, device=torch.device("cpu")).int()[0, 0].tolist()
     [[1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
     """
-    column = torch.arange(length, device=device)
-    of = column // block
-    own, earlier = of[:, None] == of, of < of[:, None]
-    noisy = torch.cat([own, earlier], dim=1)
-    clean = torch.cat([torch.zeros_like(own), own | earlier], dim=1)
-    seen = torch.cat([noisy, clean])[None]
+    of = (torch.arange(length, device=device)[None] - origin) // block
+    own, earlier = of[:, :, None] == of[:, None], of[:, None] < of[:, :, None]
+    noisy = torch.cat([own, earlier], dim=2)
+    clean = torch.cat([torch.zeros_like(own), own | earlier], dim=2)
+    seen = torch.cat([noisy, clean], dim=1)
     if attention is not None:
         itself = torch.eye(2 * length, dtype=torch.bool, device=device)
         seen = seen & (attention.repeat(1, 2)[:, None] | itself)
@@ -59,7 +71,11 @@ def doubled(
 
 
 def doubled_predictors(
-    positions: Int[Tensor, " N"], predictors: Int[Tensor, " N"], length: int, block: int
+    positions: Int[Tensor, " N"],
+    predictors: Int[Tensor, " N"],
+    length: int,
+    block: int,
+    origin: Origin = 0,
 ) -> Int[Tensor, " N"]:
     """Return the index, in flattened rows of 2 L positions, of the state that predicts each position.
 
@@ -70,5 +86,6 @@ def doubled_predictors(
     [5, 2]
     """
     row, column = predictors // length, predictors % length
-    is_earlier = column // block < (positions % length) // block
+    first = origin if isinstance(origin, int) else origin.flatten()[row]
+    is_earlier = (column - first) // block < (positions % length - first) // block
     return row * 2 * length + column + length * is_earlier

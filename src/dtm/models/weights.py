@@ -6,7 +6,7 @@ loading needs the memory of the model and of one tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from dtm.errors import CheckpointError, DtmError, require
 from dtm.files import read_json
+from dtm.models.experts import FROZEN
 from dtm.models.nf4 import is_nf4, quantise
 from dtm.writing import writing
 
@@ -26,6 +27,10 @@ FLOATS = ("F16", "BF16", "F32", "F64")
 """Types of weights, as safetensors names them."""
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _NONE: Mapping[str, str] = MappingProxyType({})
+Slot = tuple[str, int | None]
+"""Native name of a tensor, and the number of the expert whose part of the stack is meant; None: all of it."""
+Slots = Callable[[Collection[str]], Mapping[str, Slot]]
+"""From the names in a model's files to the slot that each tensor belongs in."""
 
 
 def weight_files(folder: Path) -> dict[str, Path]:
@@ -88,25 +93,26 @@ def without_tied(files: Mapping[str, Path], tied: Mapping[str, str]) -> dict[str
 
 
 def check(
-    model: nn.Module, folder: Path, stored_name: Callable[[str], str], tied: Mapping[str, str] = _NONE
-) -> dict[Path, list[tuple[str, str]]]:
-    """Compare names and shapes with the model's, and return pairs of stored and native names for each file.
+    model: nn.Module, folder: Path, slots: Slots, tied: Mapping[str, str] = _NONE
+) -> dict[Path, list[tuple[str, Slot]]]:
+    """Compare names and shapes with the model's, and return stored names and their slots for each file.
 
     A file may also hold a copy of a tensor that is ``tied`` to another one. No weight is read.
     """
     files = without_tied(weight_files(folder), tied)
     # An NF4 layer on the meta device has the shape of the full weight, which it is filled from.
     shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
-    expected = {stored_name(name): name for name in shapes}
-    require_same_names(expected, files, folder / (INDEX if (folder / INDEX).is_file() else SINGLE))
-    places: dict[Path, list[tuple[str, str]]] = {path: [] for path in sorted(set(files.values()))}
+    expected = slots(files.keys())
+    native = {name: slot[0] for name, slot in expected.items()}
+    require_same_names(native, files, folder / (INDEX if (folder / INDEX).is_file() else SINGLE))
+    places: dict[Path, list[tuple[str, Slot]]] = {path: [] for path in sorted(set(files.values()))}
     for name, path in files.items():
         places[path].append((name, expected[name]))
     for path, names in places.items():
         with _opened(path) as file:
-            for name, native in names:
+            for name, (own, expert) in names:
                 stored = file.get_slice(name)
-                found, wanted = tuple(stored.get_shape()), shapes[native]
+                found, wanted = tuple(stored.get_shape()), shapes[own][expert is not None :]
                 message = f"{path}: {name!r} is {found}, config.json says {wanted}"
                 require(found == wanted, message, CheckpointError)
                 kind = stored.get_dtype()
@@ -118,22 +124,22 @@ def check(
 def fill(
     model: nn.Module,
     folder: Path,
-    stored_name: Callable[[str], str],
+    slots: Slots,
     dtype: torch.dtype | None,
     device: torch.device,
     tied: Mapping[str, str] = _NONE,
 ) -> None:
     """Load the weights of a model on the meta device; ``dtype`` None keeps the dtype of the files."""
-    places = check(model, folder, stored_name, tied)
+    places = check(model, folder, slots, tied)
     _require_equal(folder, tied)
     for path, names in places.items():
         with _opened(path) as file:
-            for name, native in names:
+            for name, (native, expert) in names:
                 value = file.get_tensor(name)
                 require(
                     is_finite(value), f"{path}: {name!r} has weights that are not finite", CheckpointError
                 )
-                place(model, native, value, dtype, device)
+                place(model, native, value, dtype, device, expert)
 
 
 def is_finite(value: Tensor) -> bool:
@@ -161,16 +167,29 @@ def _read(path: Path, name: str) -> Tensor:
 
 
 def place(
-    model: nn.Module, name: str, value: Tensor, dtype: torch.dtype | None, device: torch.device
+    model: nn.Module,
+    name: str,
+    value: Tensor,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    expert: int | None = None,
 ) -> None:
-    """Copy one tensor into the model; the file may change afterwards."""
+    """Copy one tensor, or the part of one ``expert``, into the model; the file may change afterwards."""
     module, _, tensor = name.rpartition(".")
-    parent = model.get_submodule(module)
-    if tensor == "weight" and is_nf4(parent):
-        quantise(parent, value, dtype or value.dtype, device)
+    parent: Any = model.get_submodule(module)
+    wanted = dtype or value.dtype
+    if name.endswith(FROZEN):
+        wanted = torch.promote_types(wanted, torch.float32)
+    if is_nf4(parent) and tensor == "weight":
+        quantise(parent, value, wanted, device, expert)
+        return
+    own = getattr(parent, tensor)
+    if expert is None:
+        made = value.to(device=device, dtype=wanted, copy=True)
     else:
-        moved = value.to(device=device, dtype=dtype or value.dtype, copy=True)
-        setattr(parent, tensor, nn.Parameter(moved))
+        made = torch.empty(own.shape, dtype=wanted, device=device) if own.is_meta else own.data
+        made[expert] = value.to(device=device, dtype=wanted)
+    setattr(parent, tensor, nn.Parameter(made, requires_grad=own.requires_grad))
 
 
 @contextmanager

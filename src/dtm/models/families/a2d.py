@@ -14,7 +14,7 @@ import functools
 from typing import Any
 
 from dtm.errors import CheckpointError, require
-from dtm.models.families.base import Family, HubConfig
+from dtm.models.families.base import STANDARD, UNSCALED, Family, HubConfig, standard, written
 from dtm.models.families.dream import DREAM
 from dtm.models.shape import TransformerConfig
 
@@ -22,11 +22,6 @@ PREFIX = "a2d-"
 """Prefix of the families of masked diffusion models."""
 SOURCES = ("llama", "qwen2", "qwen3")
 """Families of autoregressive models."""
-_SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "hidden_act": ("silu",),
-    "rope_scaling": (None,),
-    "attention_dropout": (0.0,),
-}
 _OF_SOURCE: dict[str, dict[str, tuple[Any, ...]]] = {
     "llama": {
         "attention_bias": (False,),  # biases would be on the output projection too
@@ -34,82 +29,39 @@ _OF_SOURCE: dict[str, dict[str, tuple[Any, ...]]] = {
         "rope_interleaved": (False,),
         "pretraining_tp": (1,),
     },
-    "qwen2": {"use_sliding_window": (False,)},
-    "qwen3": {"use_sliding_window": (False,), "attention_bias": (False,)},
+    "qwen2": {},
+    "qwen3": {"attention_bias": (False,)},
 }
 """Further keys of each source, and their supported values."""
-_READ = (
-    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
-    *("num_key_value_heads", "head_dim", "rms_norm_eps", "rope_theta", "rope_parameters"),
-    *("tie_word_embeddings", "layer_types", "mask_token_id", "eos_token_id"),
-)
-_HARMLESS = (
-    *("max_position_embeddings", "max_window_layers", "is_llama_config", "transformers.js_config"),
-    "sliding_window",  # read only where use_sliding_window is true
-)
+_HARMLESS = ("is_llama_config", "transformers.js_config")
 _ARCHITECTURES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
-_MODULES = {
+_PUBLISHED = {
+    "a2d-llama": "anything that dllm's convert.py or dtm adapt makes from Llama or SmolLM2",
+    "a2d-qwen2": "dllm-hub/Qwen2.5-Coder-0.5B-Instruct-diffusion-{mdlm,bd3lm}-v0.1",
+    "a2d-qwen3": "dllm-hub/Qwen3-0.6B-diffusion-{mdlm,bd3lm}-v0.1, divelab/OPDLM-*",
+}
+MODULES = {
     **DREAM.modules,
     "blocks.*.attention.q_norm": "model.layers.*.self_attn.q_norm",
     "blocks.*.attention.k_norm": "model.layers.*.self_attn.k_norm",
 }
+"""Names of Qwen2 and of the norms that Qwen3 adds."""
 
 
 def read_config(config: HubConfig, family: str) -> TransformerConfig:
     """Read the native shape from a configuration of one of these families."""
     source = family.removeprefix(PREFIX)
-    config.require_supported(_SUPPORTED | _OF_SOURCE[source], (*_READ, *_HARMLESS))
-    layers = config.integer("num_hidden_layers")
-    kinds = config.values.get("layer_types")
-    require(
-        kinds is None or kinds == ["full_attention"] * layers,
-        f"{config.source}: 'layer_types' is {kinds!r}; all {layers} layers must have 'full_attention'",
-        CheckpointError,
-    )
+    config.require_supported({**UNSCALED, **_OF_SOURCE[source]}, (*STANDARD, *_HARMLESS))
     # Qwen3's own code takes 128 where the width of a head is absent; in the others it follows from the width.
     head_width = config.optional("head_dim") or (128 if source == "qwen3" else None)
     return TransformerConfig(
-        vocab_size=config.integer("vocab_size"),
-        mask_id=config.integer("mask_token_id"),
-        eos_id=config.first_integer("eos_token_id"),
-        width=config.integer("hidden_size"),
-        layers=layers,
-        heads=config.integer("num_attention_heads"),
-        kv_heads=config.optional("num_key_value_heads"),
-        head_width=head_width,
-        ffn=config.integer("intermediate_size"),
-        rope_base=_rope_base(config),
-        norm_eps=config.number("rms_norm_eps"),
+        **standard(config) | {"head_width": head_width},
         qkv_bias=source == "qwen2",
         qk_norm=source == "qwen3",
-        tied=config.flag("tie_word_embeddings", False),
         shift=int(source == family),
         attention_block=1 if source == family else None,
         family=family,
     )
-
-
-def _rope_base(config: HubConfig) -> float:
-    """Base of the rotary frequencies, from the key of transformers 4 or that of 5, which must agree."""
-    stated = config.values.get("rope_parameters")
-    if stated is None:
-        return config.number("rope_theta")
-    require(
-        isinstance(stated, dict)
-        and stated.keys() <= {"rope_theta", "rope_type"}
-        and stated.get("rope_type", "default") == "default",
-        f"{config.source}: 'rope_parameters' is {stated!r}; it can only have a 'rope_theta' and the "
-        "'rope_type' 'default'",
-        CheckpointError,
-    )
-    base = HubConfig(stated, f"{config.source}, rope_parameters").number("rope_theta")
-    require(
-        config.values.get("rope_theta") is None or config.number("rope_theta") == base,
-        f"{config.source}: 'rope_theta' is {config.values.get('rope_theta')!r}, and {base!r} in "
-        "'rope_parameters'",
-        CheckpointError,
-    )
-    return base
 
 
 def write_config(shape: TransformerConfig) -> dict[str, Any]:
@@ -124,22 +76,7 @@ def write_config(shape: TransformerConfig) -> dict[str, Any]:
         f"this shape is not one of {shape.family}: biases, norms of q and k, shift or rows of the embedding",
         CheckpointError,
     )
-    config: dict[str, Any] = {
-        "architectures": [class_name],
-        "model_type": shape.family,
-        "vocab_size": shape.vocab_size,
-        "hidden_size": shape.width,
-        "intermediate_size": shape.ffn,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads or shape.heads,
-        "hidden_act": "silu",
-        "rms_norm_eps": shape.norm_eps,
-        "rope_theta": shape.rope_base,
-        "rope_scaling": None,
-        "tie_word_embeddings": shape.tied,
-        "eos_token_id": shape.eos_id,
-    }
+    config = {"architectures": [class_name], "model_type": shape.family, **written(shape)}
     if source != "qwen2" or shape.head_width is not None:  # Qwen2's configuration has no such key
         config["head_dim"] = shape.head_size
     if source != "qwen2":
@@ -152,9 +89,12 @@ def _family(name: str) -> Family:
         name=name,
         model_type=name,
         read=functools.partial(read_config, family=name),
-        modules=_MODULES,
+        modules=MODULES,
         write=write_config,
         leaves_out=True,
+        attention="either" if name.startswith(PREFIX) else "causal",
+        models=_PUBLISHED.get(name, "autoregressive sources, for dtm adapt"),
+        limits="scaled rotary positions and sliding windows are refused",
     )
 
 

@@ -8,12 +8,13 @@ does not support is an error that names it; ignoring it would load a different m
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Literal, final
 
 from dtm.errors import CheckpointError, require
 from dtm.models.shape import TransformerConfig
+from dtm.models.weights import Slot
 
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
 """A number that is a whole part of a module path."""
@@ -23,7 +24,7 @@ BOOKKEEPING = frozenset(
     (
         *("_attn_implementation_autoset", "_name_or_path", "architectures", "auto_map", "model_type"),
         *("bos_token_id", "pad_token_id", "dtype", "torch_dtype", "transformers_version", "use_cache"),
-        *("id2label", "label2id", "initializer_range"),
+        *("id2label", "label2id", "initializer_range", "attn_implementation"),
         *("output_attentions", "output_hidden_states", "return_dict"),
     )
 )
@@ -71,6 +72,45 @@ class HubConfig:
         self._require(isinstance(value, bool), key, "must be true or false")
         return bool(value)
 
+    def rope_base(self) -> float:
+        """Base of the rotary frequencies, from the key of transformers 4 or that of 5, which must agree."""
+        stated = self.values.get("rope_parameters")
+        if stated is None:
+            return self.number("rope_theta")
+        require(
+            isinstance(stated, dict)
+            and stated.keys() <= {"rope_theta", "rope_type"}
+            and stated.get("rope_type", "default") == "default",
+            f"{self.source}: 'rope_parameters' is {stated!r}; it can only have a 'rope_theta' and the "
+            "'rope_type' 'default'",
+            CheckpointError,
+        )
+        base = HubConfig(stated, f"{self.source}, rope_parameters").number("rope_theta")
+        require(
+            self.values.get("rope_theta") is None or self.number("rope_theta") == base,
+            f"{self.source}: 'rope_theta' is {self.values.get('rope_theta')!r}, and {base!r} in "
+            "'rope_parameters'",
+            CheckpointError,
+        )
+        return base
+
+    def full_layers(self) -> int:
+        """Number of layers; 'layer_types', where it is stated, must say that all have full attention."""
+        layers, kinds = self.integer("num_hidden_layers"), self.values.get("layer_types")
+        require(
+            kinds is None or kinds == ["full_attention"] * layers,
+            f"{self.source}: 'layer_types' is {kinds!r}; all {layers} layers must have 'full_attention'",
+            CheckpointError,
+        )
+        return layers
+
+    def numbers(self, key: str) -> list[int]:
+        """A required list of integers."""
+        value = self.values.get(key)
+        is_list = isinstance(value, list) and all(type(each) is int for each in value)
+        self._require(is_list, key, "must be a list of integers")
+        return list(self.values[key])
+
     def require_supported(self, supported: Mapping[str, tuple[Any, ...]], harmless: Iterable[str]) -> None:
         """Raise an error for values outside ``supported`` and for unknown keys.
 
@@ -92,22 +132,90 @@ class HubConfig:
         require(condition, f"{self.source}: {key!r} {found}; it {rule}", CheckpointError)
 
 
+STANDARD = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "rms_norm_eps", "rope_theta", "rope_parameters", "layer_types"),
+    *("tie_word_embeddings", "mask_token_id", "eos_token_id", "max_position_embeddings"),
+    "max_window_layers",
+    "sliding_window",  # read only where use_sliding_window is true
+)
+"""Keys that `transformers` gives to models of the kind of Llama and Qwen; `standard` reads them."""
+UNSCALED: Mapping[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",),
+    "rope_scaling": (None,),
+    "attention_dropout": (0.0,),
+    "use_sliding_window": (False,),
+}
+"""Keys of these models, and their supported values."""
+
+
+def standard(config: HubConfig) -> dict[str, Any]:
+    """Fields of the shape from the keys that `transformers` gives to models of the kind of Llama and Qwen."""
+    return {
+        "vocab_size": config.integer("vocab_size"),
+        "mask_id": config.integer("mask_token_id"),
+        "eos_id": config.first_integer("eos_token_id"),
+        "width": config.integer("hidden_size"),
+        "layers": config.full_layers(),
+        "heads": config.integer("num_attention_heads"),
+        "kv_heads": config.optional("num_key_value_heads"),
+        "head_width": config.optional("head_dim"),
+        "ffn": config.integer("intermediate_size"),
+        "rope_base": config.rope_base(),
+        "norm_eps": config.number("rms_norm_eps"),
+        "tied": config.flag("tie_word_embeddings", False),
+    }
+
+
+def written(shape: TransformerConfig) -> dict[str, Any]:
+    """The inverse of `standard`: keys that transformers 4 and 5 both read."""
+    return {
+        "vocab_size": shape.vocab_size,
+        "hidden_size": shape.width,
+        "intermediate_size": shape.ffn,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads or shape.heads,
+        "hidden_act": "silu",
+        "rms_norm_eps": shape.norm_eps,
+        "rope_theta": shape.rope_base,
+        "rope_scaling": None,
+        "tie_word_embeddings": shape.tied,
+        "eos_token_id": shape.eos_id,
+    }
+
+
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Family:
     """Names and configuration reader of one family."""
 
     name: str
     model_type: str
     """Value of ``model_type`` in ``config.json``."""
+    aliases: tuple[str, ...] = ()
+    """Further values of ``model_type``."""
+    architectures: tuple[str, ...] = ()
+    """Values of ``architectures`` that tell it from another family of the same ``model_type``."""
     read: Callable[[HubConfig], TransformerConfig]
     """Function that reads the shape from a configuration."""
     modules: Mapping[str, str]
-    """Native module path → hub module path, with ``*`` for each index (block, expert); empty: equal."""
+    """Native module path → hub module path, with ``*`` for the number of the block and, in a stack of
+    experts, a second ``*`` for that of the expert; empty: equal."""
     write: Callable[[TransformerConfig], dict[str, Any]] | None = None
     """Function that makes the hub's configuration of a shape; None: this layout is only read."""
     leaves_out: bool = False
-    """Whether ``config.json`` leaves out the mask token and the attention (see `settings`)."""
+    """Whether ``config.json`` leaves out the mask token or the attention (see `settings`)."""
+    attention: Literal["full", "block", "either", "causal"] = "full"
+    """Attention of its models; either: full or block, as the files or the user say."""
+    usual_mask: int | None = None
+    """Mask token of its published models, for errors; it is never assumed."""
+    usual_block: int | None = None
+    """Block size of its published models, for errors; it is never assumed."""
+    models: str = ""
+    """Published models, as `dtm models` lists them."""
+    limits: str = ""
+    """Settings and decoders of its models that are not supported, and why."""
 
     def hub_name(self, native: str) -> str:
         """The hub's name of a native module, or of a tensor (``.weight`` at its end).
@@ -117,6 +225,26 @@ class Family:
         'model.transformer.blocks.3.q_proj.weight'
         """
         return renamed(native, self.modules) if self.modules else native
+
+    def slots(
+        self, shape: TransformerConfig, names: Iterable[str], stored: Collection[str]
+    ) -> dict[str, Slot]:
+        """Hub name of each tensor of a model → its slot.
+
+        Experts are stored one by one, or as one stack under the name without number and ``.weight``;
+        ``stored`` tells which.
+        """
+        slots: dict[str, Slot] = {}
+        for native in names:
+            name = self.hub_name(native)
+            whole = name.replace(".*.", ".").removesuffix(".weight")
+            if "*" not in name:
+                slots[name] = native, None
+            elif whole in stored or shape.experts is None:
+                slots[whole] = native, None
+            else:
+                slots |= {name.replace("*", str(n)): (native, n) for n in range(shape.experts.count)}
+        return slots
 
     def tied_names(self, shape: TransformerConfig) -> dict[str, str]:
         """Hub name of the head → that of the embedding, where they are one tensor; some files hold both."""

@@ -7,49 +7,18 @@ positions only, so this is not needed here.
 
 from __future__ import annotations
 
-from dtm.models.families.base import Family, HubConfig
+from dtm.models.families.base import STANDARD, UNSCALED, Family, HubConfig, standard
 from dtm.models.shape import TransformerConfig
-
-_SUPPORTED = {
-    "hidden_act": ("silu",),
-    "rope_scaling": (None,),
-    "use_sliding_window": (False,),
-    "use_mrope": (False,),
-    "attention_dropout": (0.0,),
-}
-_READ = (
-    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
-    *("num_key_value_heads", "head_dim", "rms_norm_eps", "rope_theta", "tie_word_embeddings"),
-    *("mask_token_id", "eos_token_id", "pad_token_id"),
-)
-_HARMLESS = (
-    *("max_position_embeddings", "max_window_layers"),
-    "sliding_window",  # read only where use_sliding_window is true
-)
 
 
 def read_config(config: HubConfig) -> TransformerConfig:
     """Read the native shape from a Dream configuration."""
-    config.require_supported(_SUPPORTED, (*_READ, *_HARMLESS))
-    # Text ends with the padding token unless the configuration says otherwise.
-    end = "pad_token_id" if config.values.get("eos_token_id") is None else "eos_token_id"
-    return TransformerConfig(
-        vocab_size=config.integer("vocab_size"),
-        mask_id=config.integer("mask_token_id"),
-        eos_id=config.integer(end),
-        width=config.integer("hidden_size"),
-        layers=config.integer("num_hidden_layers"),
-        heads=config.integer("num_attention_heads"),
-        kv_heads=config.optional("num_key_value_heads"),
-        head_width=config.optional("head_dim"),
-        ffn=config.integer("intermediate_size"),
-        rope_base=config.number("rope_theta"),
-        norm_eps=config.number("rms_norm_eps"),
-        qkv_bias=True,
-        tied=config.flag("tie_word_embeddings", False),
-        shift=1,
-        family="dream",
-    )
+    config.require_supported({**UNSCALED, "use_mrope": (False,)}, STANDARD)
+    if config.values.get("eos_token_id") is None:
+        # Text ends with the padding token unless the configuration says otherwise.
+        ended = {**config.values, "eos_token_id": config.integer("pad_token_id")}
+        config = HubConfig(ended, config.source)
+    return TransformerConfig(**standard(config), qkv_bias=True, shift=1, family="dream")
 
 
 DREAM = Family(
@@ -70,4 +39,7 @@ DREAM = Family(
         "blocks.*.up": "model.layers.*.mlp.up_proj",
         "blocks.*.down": "model.layers.*.mlp.down_proj",
     },
+    usual_mask=151666,
+    models="Dream-org/Dream-v0-{Base,Instruct}-7B, DiffuCoder-7B, Dream-Coder-7B",
+    limits="multimodal rotary positions (use_mrope) and sliding windows are refused",
 )

@@ -105,4 +105,7 @@ LLADA = Family(
         "blocks.*.up": "model.transformer.blocks.*.up_proj",
         "blocks.*.down": "model.transformer.blocks.*.ff_out",
     },
+    usual_mask=126336,
+    models="GSAI-ML/LLaDA-8B-{Base,Instruct}, LLaDA-1.5",
+    limits="biases, ALiBi and clipped queries, which no published model has, are refused",
 )

@@ -1,11 +1,13 @@
 """Settings of a model that its published files leave out: the mask token, the end of a turn, the attention.
 
-Masked diffusion models made from Llama and Qwen have the configuration of their source, which states none of
-them. They are read in this order:
+Models that were made from others have the configuration of their source, which states none of them. They are
+read in this order:
 
     mask token    asked for, then dtm.json, then config.json, then the tokenizer's mask token
     end of turn   dtm.json, then config.json
-    attention     asked for, then dtm.json, else full
+    attention     asked for, then dtm.json, then config.json, else that of the family
+
+Nothing is guessed: a setting that is found nowhere is an error that names the family's usual value.
 
 ``dtm.json`` is a small file of this package beside the weights; `save_hub` and merged exports write it.
 """
@@ -14,13 +16,16 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from dtm.errors import CheckpointError, nearest, require
 from dtm.files import read_json
 from dtm.models.shape import TransformerConfig
 from dtm.models.tokenizers import MASKS
 from dtm.writing import write_json
+
+if TYPE_CHECKING:
+    from dtm.models.families.base import Family
 
 SIDECAR = "dtm.json"
 
@@ -98,7 +103,7 @@ class Sidecar:
         write_json(folder / SIDECAR, stated)
 
 
-def completed(values: dict[str, Any], folder: Path, asked: Asked) -> dict[str, Any]:
+def completed(values: dict[str, Any], folder: Path, asked: Asked, family: Family) -> dict[str, Any]:
     """Add the mask token and the end of turn to the values of a ``config.json``."""
     sidecar, found = Sidecar.read(folder), dict(values)
     if sidecar.eos_token_id is not None:
@@ -108,27 +113,60 @@ def completed(values: dict[str, Any], folder: Path, asked: Asked) -> dict[str, A
     elif sidecar.mask_token_id is not None:
         found["mask_token_id"] = sidecar.mask_token_id
     elif found.get("mask_token_id") is None:
-        found["mask_token_id"] = _tokenizer_mask(folder)
+        found["mask_token_id"] = _tokenizer_mask(folder, family)
     return found
 
 
-def settled(shape: TransformerConfig, folder: Path, asked: Asked, leaves_out: bool) -> TransformerConfig:
-    """Apply what is asked for to a shape, and what ``dtm.json`` says where ``config.json`` ``leaves_out``."""
+def settled(shape: TransformerConfig, folder: Path, asked: Asked, family: Family) -> TransformerConfig:
+    """Apply what is asked for to a shape, and what ``dtm.json`` says where ``config.json`` leaves it out."""
     if asked.mask_token is not None:
         shape = replace(shape, mask_id=mask_id(folder, asked.mask_token))
+    if family.attention in ("full", "block"):
+        require(
+            asked.attention in ("stored", family.attention),
+            f"models of the family {family.name} have {family.attention} attention, and {asked.attention} "
+            f"attention was asked for in {folder}",
+            CheckpointError,
+        )
+    if family.attention == "block":
+        return replace(shape, attention_block=_block_size(shape, folder, asked, family))
     if asked.attention != "stored":
         return replace(shape, attention_block=asked.block)
-    if not leaves_out or shape.attention_block is not None:
+    if not family.leaves_out or shape.attention_block is not None:
         return shape
     sidecar = Sidecar.read(folder)
     require(
         sidecar.attention is not None or "bd3lm" not in _model_name(folder),
         f"{folder} is named as a block diffusion model (bd3lm), and its files do not state the block size. "
-        "Pass --model.attention block --model.block B (32 in published ones), or write both into "
-        f"{folder / SIDECAR}",
+        f"{_how_to_say(32, folder)}",
         CheckpointError,
     )
     return replace(shape, attention_block=sidecar.block)
+
+
+def _block_size(shape: TransformerConfig, folder: Path, asked: Asked, family: Family) -> int:
+    """Block size of a family that is always block-causal."""
+    stated = Sidecar.read(folder).block or shape.attention_block
+    require(
+        None in (stated, asked.block) or stated == asked.block,
+        f"{folder} states blocks of {stated} tokens, and {asked.block} were asked for",
+        CheckpointError,
+    )
+    block = stated or asked.block
+    if block is None:
+        raise CheckpointError(
+            f"{folder} holds a block diffusion model ({family.name}), and its files do not state the block "
+            f"size. {_how_to_say(family.usual_block, folder)}"
+        )
+    return block
+
+
+def _how_to_say(usual: int | None, folder: Path) -> str:
+    return (
+        f"Pass --model.attention block --model.block B ({usual} in published ones; in Python "
+        f'attention="block", block={usual}), or write both into {folder / SIDECAR}: '
+        f'{{"attention": "block", "block": {usual}}}'
+    )
 
 
 def mask_id(folder: Path, token: str) -> int:
@@ -143,7 +181,7 @@ def mask_id(folder: Path, token: str) -> int:
     return found
 
 
-def _tokenizer_mask(folder: Path) -> int:
+def _tokenizer_mask(folder: Path, family: Family) -> int:
     """The id of the tokenizer's mask token."""
     config, ids = _optional(folder / "tokenizer_config.json"), token_ids(folder)
     stated = config.get("mask_token")
@@ -151,10 +189,11 @@ def _tokenizer_mask(folder: Path) -> int:
     for token in (text, *MASKS):
         if token in ids:
             return ids[token]
+    usual = "" if family.usual_mask is None else f" ({family.usual_mask} in published models of this family)"
     raise CheckpointError(
         f"{folder}: no file states the mask token: neither config.json nor {SIDECAR}, and the tokenizer has "
-        "no mask token. Pass its id or text with --model.mask-token, or write it into "
-        f'{folder / SIDECAR}: {{"mask_token_id": …}}'
+        f"no mask token. Pass its id or text with --model.mask-token{usual}, in Python mask_id=…, or write "
+        f'it into {folder / SIDECAR}: {{"mask_token_id": …}}'
     )
 
 

@@ -36,7 +36,9 @@ def every_count(clean: Sequences, mask_id: int) -> MaskedStates:
     count, order = count.repeat(len(clean)), order.repeat(len(clean))
     is_completion, span = clean.is_completion[row], torch.full_like(row, length)
     index = is_completion.long().cumsum(1) - 1
-    layout = Layout(is_completion, index, span, torch.zeros_like(is_completion), draws)
+    layout = Layout(
+        is_completion, index, span, torch.zeros_like(is_completion), draws, torch.zeros_like(span)
+    )
     masked, scored = hide(layout, count, orders[order])
     tokens = torch.where(masked, mask_id, clean.tokens[row])
     weight = span.double() / count

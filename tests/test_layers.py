@@ -22,9 +22,12 @@ import dtm
 
 ROOT = Path(dtm.__file__).parent
 LAYERS = [
-    {"records", "losses", "tilts", "masking", "random", "errors", "loading", "workers", "files", "writing"},
+    {
+        *("records", "losses", "tilts", "masking", "random", "errors", "loading", "workers", "files", "writing"),
+        "distributed",
+    },
     {"models", "engine", "tasks", "config"},
-    {"methods", "evaluation", "capacity", "runs", "recipes", "distributed"},
+    {"methods", "evaluation", "capacity", "runs", "recipes"},
     {"loop", "report"},
     {"api", "comparison"},
     {"cli"},
@@ -33,7 +36,7 @@ LAYERS = [
 LEVEL = {package: level for level, layer in enumerate(LAYERS) for package in layer}
 VERIFY = "verify"
 """Beside the layers: it may import everything up to methods."""
-IMPORTERS = {VERIFY: {"cli"}, "distributed": {"loop"}}
+IMPORTERS = {VERIFY: {"cli"}}
 """Packages that only these may import."""
 PRIVATE = {
     ("workers.py", "os._exit"),  # a forked process must not run the exit handlers of its parent

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 from safetensors.torch import load_file
 
 from dtm.config import EvaluationConfig, RunConfig
+from dtm.distributed import Group
 from dtm.engine.collect import Collector
 from dtm.errors import RewardError, StorageError, require
 from dtm.evaluation.cost import bound, divergence, instructions
@@ -151,7 +152,7 @@ def train(
         out: The run's folder; by default a new one under ``runs/``.
         resume: Continue the run in ``out`` (or the recipe's latest); a finished one is returned as it is.
             ``"auto"``: if there is one (without ``out``, an unfinished one), else start.
-        callbacks: Called with every `Event` of the run.
+        callbacks: Called with every `Event` of the run, in the first process if there are several.
 
     On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
     """
@@ -170,13 +171,17 @@ def train(
     identity = run_fingerprint(assembly)
     if found is not None:
         identity = _require_same(found, identity)
-    with held(found, config, "train", out) as folder, _with_remedy(_command(folder, config, "train", given)):
+    group = assembly.group
+    with (
+        _held(group, found, config, "train", out) as folder,
+        _with_remedy(_command(folder, config, "train", given)),
+    ):
         with Interrupts() as interrupts:
-            note_changes(folder, config)
-            write_json(folder.fingerprint, identity)
+            group.by_first(lambda: _note_start(folder, config, identity))
+            writers: list[Callback] = [JsonLines(folder.metrics), SampleFiles(folder.samples), *callbacks]
             trainer = Trainer(
                 assembly,
-                callbacks=[JsonLines(folder.metrics), SampleFiles(folder.samples), *callbacks],
+                callbacks=writers if group.is_first else [],
                 checkpoints=folder.checkpoints,
                 between=interrupts.check,
             )
@@ -184,12 +189,28 @@ def train(
                 trainer.resume(folder.checkpoints)
             try:
                 progress = trainer.run()
-                interrupts.check()
+                group.together(interrupts.check)
             except Interrupted:
                 return Run(folder, model, reward)
-        _save(trainer.policy, config, folder)
-        write_report(folder, assembly, progress)
+        group.by_first(lambda: _save(trainer.policy, config, folder))
+        group.by_first(lambda: write_report(folder, assembly, progress))
     return Run(folder, model, reward)
+
+
+@contextmanager
+def _held(
+    group: Group, found: RunFolder | None, config: RunConfig, kind: str, out: str | Path | None
+) -> Iterator[RunFolder]:
+    """The run's folder; the first process makes and locks it, once all have looked for an earlier run."""
+    group.gather(None)
+    with ExitStack() as stack:
+        yield group.by_first(lambda: stack.enter_context(held(found, config, kind, out)))
+
+
+def _note_start(folder: RunFolder, config: RunConfig, identity: Mapping[str, Any]) -> None:
+    """Write down what a run starts or continues with."""
+    note_changes(folder, config)
+    write_json(folder.fingerprint, identity)
 
 
 def _command(folder: RunFolder, config: RunConfig, kind: str, given: Mapping[str, Any]) -> str:
@@ -227,16 +248,16 @@ def pretrain(
     assembly.pretraining_masks()  # mistakes surface before there is a folder
     if found is not None:
         require_same_config(found, config)
-    given = {"task": task}
+    given, group = {"task": task}, assembly.group
     with (
-        held(found, config, "pretrain", out) as folder,
+        _held(group, found, config, "pretrain", out) as folder,
         _with_remedy(_command(folder, config, "pretrain", given)),
     ):
         with Interrupts() as interrupts:
-            note_changes(folder, config)
+            group.by_first(lambda: note_changes(folder, config))
             pretrainer = pretrainer_of(
                 assembly,
-                callbacks=[JsonLines(folder.metrics), *callbacks],
+                callbacks=[JsonLines(folder.metrics), *callbacks] if group.is_first else [],
                 checkpoints=folder.checkpoints,
                 between=interrupts.check,
             )
@@ -244,14 +265,22 @@ def pretrain(
                 pretrainer.resume(folder.checkpoints)
             try:
                 bound = pretrainer.run()
-                interrupts.check()
+                group.together(interrupts.check)
             except Interrupted:
                 return Run(folder)
-        save_model(pretrainer.model, folder.model)
-        write_json(folder.model / "task.json", asdict(config.task))
         result = measure(assembly, pretrainer.model)
-        write_json(folder.summary, {"held_out_bound": bound, **result.measures, "best": result.best})
+        found_values = {"held_out_bound": bound, **result.measures, "best": result.best}
+        group.by_first(lambda: _write_base(folder, config, pretrainer.model, found_values))
     return Run(folder)
+
+
+def _write_base(
+    folder: RunFolder, config: RunConfig, model: Transformer, measures: Mapping[str, float | None]
+) -> None:
+    """Write a pretrained model, its task and its measures; the last file makes the run a finished one."""
+    save_model(model, folder.model)
+    write_json(folder.model / "task.json", asdict(config.task))
+    write_json(folder.summary, measures)
 
 
 def measure(assembly: Assembly, model: Denoiser, evaluation: EvaluationConfig | None = None) -> Evaluation:
@@ -260,7 +289,8 @@ def measure(assembly: Assembly, model: Denoiser, evaluation: EvaluationConfig | 
     engine = assembly.engine(evaluation_decoder(assembly.decoder, setting))
     engine.load(for_decoding(model.to(placement.device).eval(), engine.decoder.fp8))
     with placement.autocast():
-        return evaluate(Collector(assembly.task, assembly.scorer, engine), setting, placement.device)
+        collector = Collector(assembly.task, assembly.scorer, engine, assembly.group)
+        return evaluate(collector, setting, placement.device)
 
 
 def tuning_cost(assembly: Assembly, tuned: Transformer, evaluation: EvaluationConfig) -> dict[str, float]:

@@ -30,6 +30,15 @@ class CheckpointConfig:
             require(value is None or value >= 1, f"checkpoint.{name} must be at least 1, got {value}")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DistributedConfig:
+    """Several processes; they are started by torchrun or --processes, and never change what a run computes."""
+
+    row_order: bool = False
+    """Sum gradients row by row, in one order: equal bit for bit for any number of processes, and as slow as
+    one. Otherwise they are equal up to rounding."""
+
+
 def _c_dtm() -> MethodConfig:
     from dtm.config.registry import configure_method  # imports the method, and with it torch
 
@@ -70,6 +79,7 @@ class RunConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
 
     def __post_init__(self) -> None:
         require(self.seed >= 0, f"seed must not be negative, got {self.seed}")

@@ -7,7 +7,7 @@ that every mistake in a configuration surfaces before any work; the base is load
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from dtm.capacity.memory import Memory, TrainingShape, estimate, parameters
 from dtm.capacity.preflight import check_device, check_fp8, check_memory, recomputed_blocks
 from dtm.config import LanguageConfig, MazeConfig, MiniConfig, RunConfig, TaskConfig
 from dtm.config.registry import load_method_class
+from dtm.distributed import Group, current
 from dtm.engine import Decoder, LocalEngine, RolloutEngine, build_decoder
 from dtm.engine.collect import Collector
 from dtm.engine.draws import head_rows
@@ -70,6 +71,8 @@ class Assembly:
     """Where the base lies; None: it was given as an object, or is still to be pretrained."""
     given_model: Denoiser | None = None
     """A base that was given as an object."""
+    group: Group = field(default_factory=current)
+    """The processes of the run."""
 
     @property
     def run_config(self) -> RunConfig:
@@ -209,7 +212,7 @@ class Assembly:
 
     def collector(self, between: Callable[[], None] = lambda: None) -> Collector:
         """Rollouts with rewards, drawn by the configured engine."""
-        return Collector(self.task, self.scorer, self.engine(self.decoder, between))
+        return Collector(self.task, self.scorer, self.engine(self.decoder, between), self.group)
 
     def engine(self, decoder: Decoder, between: Callable[[], None] = lambda: None) -> RolloutEngine:
         """An engine that draws completions of the task; its model is loaded later."""

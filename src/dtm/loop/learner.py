@@ -10,6 +10,7 @@ The trainer decides when to update and at which learning rate.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from dtm.config import RunConfig
+from dtm.distributed import ALONE, Group
 from dtm.errors import DivergedError, require
 from dtm.loop.meter import gained_on
 from dtm.loop.policy import Loop
@@ -42,6 +44,8 @@ class Learner:
     reward_range: float | None
     """max r − min r where it is known; None: that of the buffer."""
     placement: Placement
+    group: Group = ALONE
+    """The processes that share a batch."""
 
     def update(
         self, optimizer: torch.optim.Optimizer, replay: Replay, progress: Progress, lr: float
@@ -78,19 +82,29 @@ class Learner:
         return Phase(progress.phase, progress.tilt, progress.h, span, progress.control.value)
 
     def gradient(self, states: MaskedStates, weights: Weights, phase: Phase, step: int) -> dict[str, Tensor]:
-        """Accumulate the gradient of a batch; return its metrics, summed over micro-batches."""
+        """Accumulate the gradient of a batch; return its metrics, summed over micro-batches.
+
+        Each process takes its share of the rows: masks and counts are those of the whole batch.
+        """
         self.policy.student.train()
-        totals: dict[str, Tensor] = {}
-        size = self._sequences_together(states)
-        if self._records and states.attention is None and not states.doubled:
+        size, in_order = self._sequences_together(states), self.config.distributed.row_order
+        parts = list(self.group.parts(states.sequences, size, 2 if self.method.pairs else 1))
+        if parts and self._records and states.attention is None and not states.doubled:
             with self.placement.autocast():
-                self.policy.record(states.select(slice(size)).tokens.shape)
-        for start in range(0, states.sequences, size):
-            part = slice(start, start + size)
-            with self.placement.autocast(), self._dropout(start, step):
-                loss = self.method.loss(self.policy, states.select(part), weights.select(part), phase)
-            torch.autograd.backward(loss.value)
-            for name, value in {"loss": loss.value.detach(), **loss.metrics}.items():
+                self.policy.record(states.select(parts[0]).tokens.shape)
+
+        def backward() -> list[dict[str, Tensor]]:
+            metrics = []
+            for part in parts:
+                with self.placement.autocast(), self._dropout(part.start, step):
+                    loss = self.method.loss(self.policy, states.select(part), weights.select(part), phase)
+                torch.autograd.backward(loss.value)
+                metrics.append({"loss": loss.value.detach(), **loss.metrics})
+            return metrics if self.group.size == 1 else [_on_cpu(each) for each in metrics]
+
+        totals: dict[str, Tensor] = {}
+        for metrics in self.group.accumulate(self.policy.trained(), backward, in_order):
+            for name, value in metrics.items():
                 totals[name] = totals[name] + value if name in totals else value
         self.policy.student.eval()
         return totals
@@ -118,7 +132,9 @@ class Learner:
         """Nats gained over π_a, and the standard error (see `dtm.loop.meter`)."""
         log_weight, together = replay.log_weight(fresh), self.config.optimizer.rows
         with self.placement.autocast():
-            return gained_on(self.policy, fresh, log_weight, self.masking, noise, together=together)
+            return gained_on(
+                self.policy, fresh, log_weight, self.masking, noise, together=together, group=self.group
+            )
 
     def _stream(self, purpose: str, step: int = 0) -> torch.Generator:
         return stream(self.config.seed, purpose, step, self.placement.device)
@@ -126,6 +142,8 @@ class Learner:
     def _sequences_together(self, states: MaskedStates) -> int:
         """Sequences in one forward pass: those whose rows fit, and never half a pair."""
         unit = 2 if self.method.pairs else 1
+        if self.config.distributed.row_order:
+            return unit
         return max(self.config.optimizer.rows // (states.draws * unit), 1) * unit
 
     @property
@@ -140,3 +158,9 @@ class Learner:
         if not self.config.adapter.dropout:
             return nullcontext()
         return seeded(self.config.seed, f"dropout {part}", step, self.placement.device)
+
+
+def _on_cpu(metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Metrics that can be sent to other processes, by one transfer from the device."""
+    values = torch.stack([value.detach() for value in metrics.values()]).cpu()
+    return {name: value.clone() for name, value in zip(metrics, values, strict=True)}

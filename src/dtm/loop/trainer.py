@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ import torch
 
 from dtm.capacity.peak import forget_peak, peak_memory
 from dtm.config.budget import Budget, cooling_factor
-from dtm.distributed import require_one_process
 from dtm.errors import DivergedError, DtmWarning, RewardError, StorageError, require
 from dtm.loop.assemble import Assembly
 from dtm.loop.learner import Learner
@@ -31,7 +31,7 @@ from dtm.loop.progress import Progress
 from dtm.loop.replay import Replay
 from dtm.loop.sampling import Sampling
 from dtm.loop.state import pack, unpack
-from dtm.records import Rollouts
+from dtm.records import Cost, Rollouts
 from dtm.runs.checkpoint import load_latest, save_checkpoint
 from dtm.runs.events import Callback, Event
 from dtm.runs.interrupts import Interrupted
@@ -55,7 +55,7 @@ class Trainer:
         between: Callable[[], None] = lambda: None,
     ) -> None:
         """``between`` is called at safe points and may raise `Interrupted` to stop."""
-        require_one_process()
+        self.group = assembly.group
         self.config, self.loop, self.device = assembly.config, assembly.loop, assembly.placement.device
         self.method, self.placement = assembly.method, assembly.placement
         self.callbacks, self.checkpoints, self.between = callbacks, checkpoints, between
@@ -69,6 +69,7 @@ class Trainer:
             assembly.masking,
             assembly.reward_range,
             self.placement,
+            self.group,
         )
         self.sampling = Sampling(assembly, self.policy, between)
         self.ledger = Ledger([self.policy.student, self.policy.teacher, self.policy.base])
@@ -101,8 +102,7 @@ class Trainer:
             if timed and self.placement.compiles:
                 self._warm_up()
             while not (self.progress.h is None and self._is_finished()):
-                self._check_log()
-                self.between()
+                self.group.together(self._check)
                 before = self.progress.step
                 self._advance()
                 closed = self.progress.h is None and self.loop.saves_phases
@@ -118,7 +118,7 @@ class Trainer:
             raise
         self.save()
         self._emit("stopped", reason=self.progress.finished, tilt=self.progress.tilt)
-        self._check_log()
+        self.group.together(self._check_log)
         return self.progress
 
     def save(self) -> None:
@@ -126,9 +126,13 @@ class Trainer:
         self.progress.seconds = time.perf_counter() - self._clock
         self.progress.peak_memory = max(self.progress.peak_memory, peak_memory(self.device))
         if self.checkpoints is not None:
-            checkpoint = pack(self.policy, self.optimizer, self.replay, self.progress)
-            step, phase = self.progress.step, self.progress.phase
-            save_checkpoint(self.checkpoints, step, checkpoint, self.config.checkpoint.keep, phase)
+            self.group.by_first(self._write)
+
+    def _write(self) -> None:
+        assert self.checkpoints is not None
+        checkpoint = pack(self.policy, self.optimizer, self.replay, self.progress)
+        step, phase = self.progress.step, self.progress.phase
+        save_checkpoint(self.checkpoints, step, checkpoint, self.config.checkpoint.keep, phase)
 
     def resume(self, checkpoints: Path) -> None:
         """Continue from the newest whole checkpoint in the folder."""
@@ -209,8 +213,13 @@ class Trainer:
         row = {**progress.place(), "phase_step": progress.phase_step, **metrics}
         progress.step += 1
         progress.phase_step += 1
-        progress.spend(self.ledger.take() + self.sampling.cost())
+        progress.spend(self._cost())
         self._emit("step", **row, absorbed=progress.absorbed, ess=replay.ess, grad_norm=norm, lr=lr)
+
+    def _cost(self) -> Cost:
+        """The cost since the last call: passes of all processes, seconds of the first."""
+        costs = self.group.gather(self.ledger.take() + self.sampling.cost())
+        return sum((replace(cost, seconds=0.0) for cost in costs[1:]), costs[0])
 
     def _measure(self, purpose: str, prompts: int, replay: Replay) -> Rollouts:
         """Measure how much of the phase's tilt is absorbed, on fresh rollouts, and return these."""
@@ -226,7 +235,7 @@ class Trainer:
         progress = self.progress
         if self.loop.measures_absorbed and progress.phase_step > 0 and self._spent_share() < 1:
             self._measure("closing", self.config.replay.closing_prompts, replay)
-        progress.spend(self.ledger.take() + self.sampling.cost())
+        progress.spend(self._cost())
         self._emit(
             "phase",
             **progress.place(),
@@ -287,6 +296,11 @@ class Trainer:
                 callback(Event(kind, self.progress.step, row))
             except StorageError as problem:
                 self._unlogged = problem
+
+    def _check(self) -> None:
+        """Raise what asks to stop at a safe point: a failed callback, or a signal."""
+        self._check_log()
+        self.between()
 
     def _check_log(self) -> None:
         """Raise the error of a failed callback at a safe point, where the state can be saved."""

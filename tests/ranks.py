@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import socket
 import traceback
 from collections.abc import Callable
@@ -58,7 +59,7 @@ def each(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
 def _received(pipe: Connection) -> Any:
     assert pipe.poll(LIMIT), "a process did not answer"
     try:
-        return pipe.recv()
+        return pickle.loads(pipe.recv_bytes())
     except EOFError:
         return None
 
@@ -76,5 +77,4 @@ def _serve(
         result = function(*arguments)
     except BaseException as problem:
         result = Failed(problem)
-    pipe.send(result)
-    pipe.recv() if pipe.poll(0) else None
+    pipe.send_bytes(pickle.dumps(result))  # tensors by value: this process may end before they are read

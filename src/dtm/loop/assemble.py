@@ -216,7 +216,9 @@ class Assembly:
 
     def engine(self, decoder: Decoder, between: Callable[[], None] = lambda: None) -> RolloutEngine:
         """An engine that draws completions of the task; its model is loaded later."""
-        return LocalEngine(decoder, self.task.completion_length, self.config.decoding.batch, between)
+        # Kernels may round differently for other numbers of rows; a row alone is the same in every process.
+        batch = 1 if self.config.distributed.row_order else self.config.decoding.batch
+        return LocalEngine(decoder, self.task.completion_length, batch, between)
 
     def pretraining_masks(self) -> tuple[MaskCount, MaskCount]:
         """The masks of `dtm pretrain`: of most steps, and of the last ones if the base is to settle."""

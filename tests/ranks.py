@@ -14,7 +14,7 @@ from typing import Any
 LIMIT = 60.0
 """Seconds until a group that does not answer fails the test."""
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["dtm.api", "dtm.distributed.processes"])
+SERVER.set_forkserver_preload(["dtm.api", "dtm.distributed.processes", "torch._dynamo", "pytest"])
 
 
 class Failed:

@@ -19,6 +19,7 @@ from dtm.config import (
     TiltConfig,
     configure_method,
 )
+from dtm.distributed import current
 from dtm.loop.assemble import assemble
 from dtm.loop.trainer import Trainer
 from dtm.records import ROLLOUT_TENSORS
@@ -51,8 +52,8 @@ def settings(tiny: RunConfig) -> dict[str, RunConfig]:
     }
 
 
-def run(config: RunConfig) -> dict[str, Any]:
-    """The first batch and its gradient in both modes, then a whole run."""
+def run(config: RunConfig, whole: bool) -> dict[str, Any]:
+    """The first batch and its gradient in both modes, then a ``whole`` run."""
     trainer = Trainer(assemble(config))
     replay = trainer.open_phase()
     learner, progress = trainer.learner, trainer.progress
@@ -68,6 +69,8 @@ def run(config: RunConfig) -> dict[str, Any]:
         gradient = [parameter.grad.clone() for parameter in trainer.policy.trained()]
         found["ordered" if mode.row_order else "summed"] = [metrics["loss"], *gradient]
         trainer.optimizer.zero_grad()
+    if not whole:
+        return found
     trainer.run()
     found["steps"], found["spent"] = progress.step, (progress.spent_tokens, progress.spent_flops)
     found["evaluations"] = progress.evaluations
@@ -76,7 +79,9 @@ def run(config: RunConfig) -> dict[str, Any]:
 
 
 def runs(configs: dict[str, RunConfig]) -> dict[str, dict[str, Any]]:
-    return {name: run(config) for name, config in configs.items()}
+    """All runs; in four processes, which take long to share two cores, whole ones of c-DTM alone."""
+    few = current().size < 4
+    return {name: run(config, few or name.startswith("c-dtm")) for name, config in configs.items()}
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +121,7 @@ def test_in_row_order_gradients_and_runs_are_the_same_bit_for_bit(alone, found):
         for name, expected in alone.items():
             assert same(process[name]["ordered"], expected["ordered"]), name
             if name.endswith("row order"):
-                differs = [part for part in expected if not same(process[name][part], expected[part])]
+                differs = [part for part in process[name] if not same(process[name][part], expected[part])]
                 assert set(differs) <= {"summed"}, name
 
 
@@ -125,12 +130,13 @@ def test_otherwise_gradients_and_runs_are_the_same_to_rounding(alone, found):
         for name, expected in alone.items():
             for one, other in zip(process[name]["summed"], expected["summed"], strict=True):
                 assert float((one - other).norm()) <= 1e-6 * float(other.norm()), name
-            for one, other in zip(process[name]["trained"], expected["trained"], strict=True):
-                torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
-            assert process[name]["steps"] == expected["steps"] >= 8
-            assert process[name]["spent"] == expected["spent"]
+            if "trained" in process[name]:
+                for one, other in zip(process[name]["trained"], expected["trained"], strict=True):
+                    torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+                assert process[name]["steps"] == expected["steps"] >= 8
+                assert process[name]["spent"] == expected["spent"]
 
 
-def test_all_processes_hold_the_same_weights(found):
+def test_all_processes_hold_the_same(found):
     for process in found[1:]:
-        assert all(same(process[name]["trained"], found[0][name]["trained"]) for name in process)
+        assert all(same(process[name], found[0][name]) for name in process)

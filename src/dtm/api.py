@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Any
 from safetensors.torch import load_file
 
 from dtm.config import EvaluationConfig, RunConfig
-from dtm.distributed import Group
 from dtm.engine.collect import Collector
 from dtm.errors import RewardError, StorageError, require
 from dtm.evaluation.cost import bound, divergence, instructions
@@ -173,7 +172,7 @@ def train(
         identity = _require_same(found, identity)
     group = assembly.group
     with (
-        _held(group, found, config, "train", out) as folder,
+        held(found, config, "train", out, group) as folder,
         _with_remedy(_command(folder, config, "train", given)),
     ):
         with Interrupts() as interrupts:
@@ -195,16 +194,6 @@ def train(
         group.by_first(lambda: _save(trainer.policy, config, folder))
         group.by_first(lambda: write_report(folder, assembly, progress))
     return Run(folder, model, reward)
-
-
-@contextmanager
-def _held(
-    group: Group, found: RunFolder | None, config: RunConfig, kind: str, out: str | Path | None
-) -> Iterator[RunFolder]:
-    """The run's folder; the first process makes and locks it, once all have looked for an earlier run."""
-    group.gather(None)
-    with ExitStack() as stack:
-        yield group.by_first(lambda: stack.enter_context(held(found, config, kind, out)))
 
 
 def _note_start(folder: RunFolder, config: RunConfig, identity: Mapping[str, Any]) -> None:
@@ -250,7 +239,7 @@ def pretrain(
         require_same_config(found, config)
     given, group = {"task": task}, assembly.group
     with (
-        _held(group, found, config, "pretrain", out) as folder,
+        held(found, config, "pretrain", out, group) as folder,
         _with_remedy(_command(folder, config, "pretrain", given)),
     ):
         with Interrupts() as interrupts:

@@ -28,11 +28,11 @@ from dtm.loop.pretraining import pretrainer_of
 from dtm.loop.trainer import Trainer
 from dtm.masking import MaskCount
 from dtm.methods.base import Method
+from dtm.models.adapters import LoRA
 from dtm.models.denoiser import Denoiser
 from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import load_adapter, save_adapter
 from dtm.models.merging import for_decoding
-from dtm.models.policy import Policy
 from dtm.models.storage import load_model, save_model
 from dtm.models.transformer import Transformer
 from dtm.models.weights import save_weights
@@ -191,7 +191,8 @@ def train(
                 group.together(interrupts.check)
             except Interrupted:
                 return Run(folder, model, reward)
-        group.by_first(lambda: _save(trainer.policy, config, folder))
+        tuned = trainer.policy.tuned()
+        group.by_first(lambda: _save(tuned, trainer.policy.lora, config, folder))
         group.by_first(lambda: write_report(folder, assembly, progress))
     return Run(folder, model, reward)
 
@@ -305,18 +306,17 @@ def tuning_cost(assembly: Assembly, tuned: Transformer, evaluation: EvaluationCo
     return costs
 
 
-def _save(policy: Policy, config: RunConfig, folder: RunFolder) -> None:
+def _save(model: Denoiser, lora: LoRA | None, config: RunConfig, folder: RunFolder) -> None:
     """Write the finished model: all of its weights, or its adapter as a PEFT folder."""
-    model = policy.teacher
     if not isinstance(model, Transformer):
         save_weights(folder.model / WEIGHTS, model.state_dict())
-    elif policy.lora is None:
+    elif lora is None:
         save_model(model, folder.model)
     else:
         base = str(config.model.base)
         if Path(base).is_dir():  # also a run's, whose model lies in a folder below
             base = str(find_base(config))
-        save_adapter(model, policy.lora, folder.model, base)
+        save_adapter(model, lora, folder.model, base)
 
 
 def _start(

@@ -34,9 +34,12 @@ class CheckpointConfig:
 class DistributedConfig:
     """Several processes; they are started by torchrun or --processes, and never change what a run computes."""
 
+    shard: Literal["auto", "none", "full"] = "auto"
+    """full: every process keeps a share of the weights and of the optimiser's state (FSDP2), for models trained
+    in full that one GPU cannot hold. none: every process keeps all. auto: full where none does not fit."""
     row_order: bool = False
     """Sum gradients row by row, in one order: equal bit for bit for any number of processes, and as slow as
-    one. Otherwise they are equal up to rounding."""
+    one. Otherwise, and with weights in shares, they are equal up to rounding."""
 
 
 def _c_dtm() -> MethodConfig:

@@ -27,7 +27,8 @@ SCIENTIFIC = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 CHANGEABLE = frozenset(
     (
         *("reward.on_error", "reward.timeout", "reward.workers", "reward.in_process"),
-        *("corpus.workers", "checkpoint.every", "checkpoint.keep", "distributed.row_order"),
+        *("corpus.workers", "checkpoint.every", "checkpoint.keep"),
+        *("distributed.row_order", "distributed.shard"),
     )
 )
 """Fields that a run may be continued with other values of."""

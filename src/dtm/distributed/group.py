@@ -51,6 +51,10 @@ class Group(ABC):
         start = self.rank * whole + min(self.rank, more)
         return range(start * unit, (start + whole + (self.rank < more)) * unit)
 
+    def largest_share(self, count: int, unit: int = 1) -> range:
+        """Return the share of the first process: none is larger."""
+        return range(-(-(count // unit) // self.size) * unit)
+
     def parts(self, count: int, size: int, unit: int = 1) -> Iterator[slice]:
         """Yield this process's share of ``count`` rows in slices of at most ``size``."""
         mine = self.share(count, unit)

@@ -113,8 +113,15 @@ def _present(parameters: Sequence[nn.Parameter]) -> list[bool]:
 
 
 def _with_gradient(parameters: Sequence[nn.Parameter], present: Sequence[list[bool]]) -> list[nn.Parameter]:
-    """Return the parameters that have a gradient in some process: an optimiser skips the others."""
-    return [parameter for parameter, *found in zip(parameters, *present, strict=True) if any(found)]
+    """Return the parameters whose gradients are to be reduced.
+
+    An optimiser skips those without a gradient in any process; weights in shares are reduced by FSDP2.
+    """
+    return [
+        parameter
+        for parameter, *found in zip(parameters, *present, strict=True)
+        if any(found) and not hasattr(parameter, "full_tensor")
+    ]
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

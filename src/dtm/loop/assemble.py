@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dtm.capacity.memory import Memory, TrainingShape, estimate, parameters
-from dtm.capacity.preflight import check_device, check_fp8, check_memory, recomputed_blocks
+from dtm.capacity.preflight import available, check_device, check_fp8, check_memory, recomputed_blocks
 from dtm.config import LanguageConfig, MazeConfig, MiniConfig, RunConfig, TaskConfig
 from dtm.config.registry import load_method_class
 from dtm.distributed import Group, current
@@ -120,6 +120,27 @@ class Assembly:
         return LoRA(rank=adapter.rank, alpha=adapter.alpha, dropout=adapter.dropout, targets=targets)
 
     @cached_property
+    def sharded(self) -> bool:
+        """Whether the processes share out the weights (`DistributedConfig.shard`)."""
+        mode = self.config.distributed.shard
+        if mode == "none" or self.group.size == 1:
+            return False
+        if mode == "full":
+            refused = {
+                "adapters, which are small beside a base that every process keeps": self.lora is not None,
+                "decoding.fp8, whose copies are whole": self.config.decoding.fp8,
+                "a model that is not a native transformer": self.shape is None,
+            }
+            for what, is_asked in refused.items():
+                require(not is_asked, f"distributed.shard full does not go with {what}: use shard none")
+            return True
+        if self.shape is None or self.lora is not None or self.config.decoding.fp8:
+            return False
+        smallest = replace(self._training_shape(self.shape, shards=1), recompute=self.shape.layers)
+        alone = estimate(self.shape, smallest).total <= available(self.placement.device)
+        return not all(self.group.gather(alone))
+
+    @cached_property
     def prompt_width(self) -> int:
         """Columns of a prompt, from a few of them; whole blocks where attention is block-causal."""
         width = self.task.prompts("train", 16, stream(0, "forecast")).tokens.shape[1]
@@ -144,7 +165,7 @@ class Assembly:
         """Blocks under activation checkpointing; ``loaded`` bytes of the model are in memory already."""
         return recomputed_blocks(self.config.model.recompute, shape, run, self.placement.device, loaded)
 
-    def _training_shape(self, shape: TransformerConfig) -> TrainingShape:
+    def _training_shape(self, shape: TransformerConfig, shards: int | None = None) -> TrainingShape:
         config, completion, together = self.config, self.task.completion_length, self.config.decoding.batch
         half, method = self.placement.is_half, self.method
         candidates = together * (config.decoding.block or completion)
@@ -165,6 +186,7 @@ class Assembly:
             cached=config.decoding.cache == ("block" if shape.attention_block is None else "prefix"),
             merged=config.adapter.merge,
             fp8=config.decoding.fp8,
+            shards=shards or (self.group.size if self.sharded else 1),
         )
 
     def preflight(self) -> None:
@@ -200,6 +222,7 @@ class Assembly:
             lora=self.lora,
             merge=self.config.adapter.merge,
             keep_base=self.method.reads_base,
+            sharded=self.sharded,
             generator=stream(self.config.seed, "adapters"),
         )
         if self.placement.compiles:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dtm.config import RunConfig
 from dtm.distributed import ALONE, Group
+from dtm.distributed.sharding import whole
 from dtm.errors import DivergedError, require
 from dtm.loop.meter import gained_on
 from dtm.loop.policy import Loop
@@ -54,7 +55,7 @@ class Learner:
         states, weights = self.batch(replay, progress)
         totals = self.gradient(states, weights, self.phase(replay, progress), progress.step)
         clip = self.config.optimizer.clip_norm
-        norm = float(torch.nn.utils.clip_grad_norm_(self.policy.trained(), clip))
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(self.policy.trained(), clip)))
         require(
             math.isfinite(norm),
             f"the gradient at step {progress.step} is not finite. The weights before it are saved; "
@@ -88,22 +89,25 @@ class Learner:
         """
         self.policy.student.train()
         size, in_order = self._sequences_together(states), self.config.distributed.row_order
-        parts = list(self.group.parts(states.sequences, size, 2 if self.method.pairs else 1))
+        parts = self._rounds(states.sequences, size)
         if parts and self._records and states.attention is None and not states.doubled:
             with self.placement.autocast():
-                self.policy.record(states.select(parts[0]).tokens.shape)
+                self.policy.record(states.select(parts[0][0]).tokens.shape)
 
         def backward() -> list[dict[str, Tensor]]:
             metrics = []
-            for part in parts:
-                with self.placement.autocast(), self._dropout(part.start, step):
+            for part, counts in parts:
+                counted = nullcontext() if counts else self.policy.uncounted()
+                with self.placement.autocast(), self._dropout(part.start, step), counted:
                     loss = self.method.loss(self.policy, states.select(part), weights.select(part), phase)
-                torch.autograd.backward(loss.value)
-                metrics.append({"loss": loss.value.detach(), **loss.metrics})
+                torch.autograd.backward(loss.value if counts else 0 * loss.value)
+                if counts:
+                    metrics.append({"loss": loss.value.detach(), **loss.metrics})
             return metrics if self.group.size == 1 else [_on_cpu(each) for each in metrics]
 
         totals: dict[str, Tensor] = {}
-        for metrics in self.group.accumulate(self.policy.trained(), backward, in_order):
+        in_turn = in_order and not self.policy.sharded
+        for metrics in self.group.accumulate(self.policy.trained(), backward, in_turn):
             for name, value in metrics.items():
                 totals[name] = totals[name] + value if name in totals else value
         self.policy.student.eval()
@@ -131,13 +135,27 @@ class Learner:
     def _gained(self, replay: Replay, fresh: Rollouts, noise: torch.Generator) -> tuple[float, float]:
         """Nats gained over π_a, and the standard error (see `dtm.loop.meter`)."""
         log_weight, together = replay.log_weight(fresh), self.config.optimizer.rows
-        with self.placement.autocast():
+        # With weights in shares all processes make all passes, which count once.
+        group = ALONE if self.policy.sharded else self.group
+        repeats = self.policy.sharded and not self.group.is_first
+        with self.placement.autocast(), self.policy.uncounted() if repeats else nullcontext():
             return gained_on(
-                self.policy, fresh, log_weight, self.masking, noise, together=together, group=self.group
+                self.policy, fresh, log_weight, self.masking, noise, together=together, group=group
             )
 
     def _stream(self, purpose: str, step: int = 0) -> torch.Generator:
         return stream(self.config.seed, purpose, step, self.placement.device)
+
+    def _rounds(self, sequences: int, size: int) -> list[tuple[slice, bool]]:
+        """The micro-batches of this process, and whether their gradient counts.
+
+        With weights in shares every pass is one of all processes: those with fewer rows repeat a row whose
+        gradient does not count.
+        """
+        unit = 2 if self.method.pairs else 1
+        own = [(part, True) for part in self.group.parts(sequences, size, unit)]
+        most = -(-len(self.group.largest_share(sequences, unit)) // size) if self.policy.sharded else 0
+        return own + [(slice(0, unit), False)] * (most - len(own))
 
     def _sequences_together(self, states: MaskedStates) -> int:
         """Sequences in one forward pass: those whose rows fit, and never half a pair."""
@@ -151,7 +169,7 @@ class Learner:
         """Whether passes are recorded as CUDA graphs: for models trained in full on a GPU."""
         on_gpu = self.placement.compiles and self.placement.device.type == "cuda"
         recomputes = getattr(self.policy.student, "recompute", 0)
-        return on_gpu and self.config.adapter.rank is None and not recomputes
+        return on_gpu and self.config.adapter.rank is None and not recomputes and not self.policy.sharded
 
     def _dropout(self, part: int, step: int) -> AbstractContextManager[None]:
         """The noise of the adapters' dropout, where there is any."""

@@ -46,7 +46,7 @@ class Sampling:
         """
         asked = self._prompts(progress.asked, prompts)
         completions, tilt = self.config.replay.completions, progress.tilt
-        with self.placement.autocast():
+        with self.placement.autocast(), self.policy.gathered():
             audited, beyond = self._audit(purpose, asked, progress, emit)
             begin = time.perf_counter()
             collector = self._loaded(self.engine if beyond is None else self.exact)
@@ -62,7 +62,7 @@ class Sampling:
     def rehearse(self) -> Rollouts:
         """Return rollouts of a few prompts, so that kernels are built; they emit and cost nothing."""
         asked, completions = self._prompts(0, 8), self.config.replay.completions
-        with self.placement.autocast():
+        with self.placement.autocast(), self.policy.gathered():
             seed = derived_seed(self.config.seed, "warm-up")
             collected = self._loaded(self.engine).collect(asked, completions, 0.0, seed)
         self.engine.cost()  # not charged
@@ -70,7 +70,7 @@ class Sampling:
 
     def evaluate(self) -> Evaluation:
         """Measure π_a on the held-out prompts; this is not charged."""
-        with self.placement.autocast():
+        with self.placement.autocast(), self.policy.gathered():
             collector = self._loaded(self.evaluator)
             result = evaluate(collector, self.config.evaluation, self.placement.device)
         self.evaluator.cost()  # not charged

@@ -126,13 +126,10 @@ class Trainer:
         self.progress.seconds = time.perf_counter() - self._clock
         self.progress.peak_memory = max(self.progress.peak_memory, peak_memory(self.device))
         if self.checkpoints is not None:
-            self.group.by_first(self._write)
-
-    def _write(self) -> None:
-        assert self.checkpoints is not None
-        checkpoint = pack(self.policy, self.optimizer, self.replay, self.progress)
-        step, phase = self.progress.step, self.progress.phase
-        save_checkpoint(self.checkpoints, step, checkpoint, self.config.checkpoint.keep, phase)
+            folder, step, phase = self.checkpoints, self.progress.step, self.progress.phase
+            checkpoint = pack(self.policy, self.optimizer, self.replay, self.progress)
+            keep = self.config.checkpoint.keep
+            self.group.by_first(lambda: save_checkpoint(folder, step, checkpoint, keep, phase))
 
     def resume(self, checkpoints: Path) -> None:
         """Continue from the newest whole checkpoint in the folder."""

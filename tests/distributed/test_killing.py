@@ -59,7 +59,7 @@ def train(config: RunConfig, folder: Path, number: int = 0, rank: int = 0, sent:
         if has_checkpoint(folder):
             trainer.resume(folder)
         trainer.run()
-    weights = [value.clone() for value in trainer.policy.weights(trainer.policy.teacher).values()]
+    weights = [value.clone() for value in trainer.policy.tuned().state_dict().values()]
     return {"weights": weights, "evaluations": trainer.progress.evaluations, "verbs": calls}
 
 
@@ -98,6 +98,15 @@ def test_a_signal_to_one_process_stops_and_saves_all(tiny, tmp_path):
     found = outcomes(2, train, short(tiny), tmp_path, 16, 1, signal.SIGTERM)
     assert [one.kind for one in found] == ["Interrupted", "Interrupted"]
     assert load_latest(tmp_path).state["step"] > 0
+
+
+def test_weights_in_shares_are_saved_whole_and_continue_on_one_process(tiny, expected, tmp_path):
+    config = replace(short(tiny), distributed=DistributedConfig(shard="full"))
+    found = outcomes(2, train, config, tmp_path, 16, 0, signal.SIGTERM)
+    assert [one.kind for one in found] == ["Interrupted", "Interrupted"]
+    (resumed,) = each(1, train, config, tmp_path)
+    for one, other in zip(resumed["weights"], expected["weights"], strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
 
 
 @pytest.mark.slow

@@ -65,7 +65,12 @@ def _received(pipe: Connection) -> Any:
 
 
 def _serve(
-    pipe: Connection, rank: int, size: int, port: int, function: Callable[..., Any], arguments: tuple[Any, ...]
+    pipe: Connection,
+    rank: int,
+    size: int,
+    port: int,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
 ) -> None:
     import torch
 

@@ -23,7 +23,18 @@ import dtm
 ROOT = Path(dtm.__file__).parent
 LAYERS = [
     {
-        *("records", "losses", "tilts", "masking", "random", "errors", "loading", "workers", "files", "writing"),
+        *(
+            "records",
+            "losses",
+            "tilts",
+            "masking",
+            "random",
+            "errors",
+            "loading",
+            "workers",
+            "files",
+            "writing",
+        ),
         "distributed",
     },
     {"models", "engine", "tasks", "config"},
@@ -160,3 +171,17 @@ def test_the_light_packages_import_no_torch():
     code = f"import sys, {', '.join(light)}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr or "torch was imported"
+
+
+def test_ranks_are_known_to_distributed_alone():
+    """Others use the verbs of a group; none of them imports torch.distributed or asks for a rank."""
+    outside = {path: tree for path, tree in SOURCES.items() if not path.startswith("distributed/")}
+    imports = [path for path, tree in outside.items() if "torch.distributed" in " ".join(imported(tree))]
+    ranks = [
+        path
+        for path, tree in outside.items()
+        for node in nodes(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node).endswith("group.rank")
+    ]
+    assert not imports
+    assert not ranks

@@ -17,7 +17,7 @@ from dtm.runs.interrupts import Interrupted
 from ranks import each, outcomes
 
 
-class Member(Alone):  # type: ignore[misc]
+class Member(Alone):
     """One process of several, as far as dealing out is concerned."""
 
     def __init__(self, rank: int, size: int) -> None:
@@ -134,4 +134,5 @@ def test_what_one_process_meets_all_raise():
         assert heard["RewardError"] == "RewardError process 2: no reward"
         assert heard["Interrupted"] == "Interrupted process 2: SIGTERM"
         assert heard["KeyError"] == "DtmError process 2 failed: KeyError: 'k'"
-        assert heard["killed"].startswith("PeerError") and "Continue the run with --resume" in heard["killed"]
+        assert heard["killed"].startswith("PeerError")
+        assert "Continue the run with --resume" in heard["killed"]

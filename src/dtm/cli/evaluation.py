@@ -234,7 +234,9 @@ def _examine(subject: Subject, exam: Examination, data: Path) -> Outcome:
     # The progress bar goes to stderr and only to a terminal, so that stdout can be redirected.
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not (console.is_terminal and current().is_first)) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not (console.is_terminal and current().is_first)
+    ) as bar:
         job = bar.add_task(f"{exam.task}, {exam.length} tokens", total=None)
 
         def advance(rows: int, items: int) -> None:

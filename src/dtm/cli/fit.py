@@ -90,7 +90,7 @@ def in_shares(found: Fit, gpus: int) -> str:
         least = format_bytes(found.smallest.total)
         return f"all weights trained in shares over {gpus} GPUs: does not fit, one row needs {least} on each"
     return (
-        f"all weights trained in shares over {gpus} GPUs: {kept} of state on each; --adapter.rank none "
+        f"all weights trained in shares over {gpus} GPUs: {kept} of state on each; --adapter.rank None "
         f"--distributed.shard full --model.recompute all --optimizer.micro-batch {found.rows_recomputed} "
         f"--decoding.batch {found.batch_exact}"
     )

@@ -61,8 +61,8 @@ def run_all(
 ) -> dict[str, Run]:
     """Train (or pretrain) every configuration in ``out/NAME``, ``jobs`` at a time; the finished runs.
 
-    Each run has ``processes`` processes. A run that fails does not stop the others; at the end the failures are named with their logs, as an error
-    if all must finish.
+    Each run has ``processes`` processes. A run that fails does not stop the others; at the end the failures
+    are named with their logs, as an error if all must finish.
     """
     require(jobs >= 1, f"jobs must be at least 1, got {jobs}")
     require(processes >= 1, f"--processes must be at least 1, got {processes}")

@@ -32,11 +32,12 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DistributedConfig:
-    """Several processes; they are started by torchrun or --processes, and never change what a run computes."""
+    """Several processes: torchrun or --processes starts them; they do not change what a run computes."""
 
     shard: Literal["auto", "none", "full"] = "auto"
-    """full: every process keeps a share of the weights and of the optimiser's state (FSDP2), for models trained
-    in full that one GPU cannot hold. none: every process keeps all. auto: full where none does not fit."""
+    """full: every process keeps a share of the weights and of the optimiser's state (FSDP2), for models that
+    are trained in full and that one GPU cannot hold. none: every process keeps all. auto: none where it fits,
+    else full."""
     row_order: bool = False
     """Sum gradients row by row, in one order: equal bit for bit for any number of processes, and as slow as
     one. Otherwise, and with weights in shares, they are equal up to rounding."""

@@ -7,6 +7,7 @@ their device. A process that ends, however it ends, closes its connections: the 
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -81,7 +82,7 @@ class Processes(Group):
             found = backward() if turn == self.rank else []
             gathered = self.gather((found, _present(parameters)))
             chosen = _with_gradient(parameters, [gathered[turn][1]])
-            self._reduce(chosen, lambda flat, source=turn: dist.broadcast(flat, source))
+            self._reduce(chosen, functools.partial(dist.broadcast, src=turn))
             results += gathered[turn][0]
         return results
 
@@ -94,7 +95,9 @@ class Processes(Group):
             gradients = [parameter.grad for parameter in bucket if parameter.grad is not None]
             flat = torch.cat([gradient.flatten() for gradient in gradients])
             self._call(lambda flat=flat: reduce(flat))  # type: ignore[misc]
-            for gradient, part in zip(gradients, flat.split([each.numel() for each in gradients]), strict=True):
+            for gradient, part in zip(
+                gradients, flat.split([each.numel() for each in gradients]), strict=True
+            ):
                 gradient.copy_(part.view_as(gradient))
 
     def _call(self, collective: Callable[[], Any]) -> None:

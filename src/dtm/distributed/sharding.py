@@ -1,7 +1,7 @@
 """Weights in shares (FSDP2): each process keeps a part of every tensor and gathers a block while it computes.
 
-The head is applied outside of a model's forward pass, to parts of the scored positions. It can be, because the
-outermost module, which has embedding and head, stays gathered from its forward pass to the end of the
+The head is applied outside of a model's forward pass, to parts of the scored positions. This works because
+the outermost module, which has embedding and head, stays gathered from its forward pass to the end of the
 backward pass. Gradients are sums over the processes, not means.
 
 Functions here take and return plain tensors too, so that callers need not ask whether a model is in shares.

@@ -93,7 +93,9 @@ def generate(
     if device.type == "cpu":
         torch.empty(HEAP, dtype=torch.uint8)
     blocks = Blocks.of(canvas.tokens.shape[1] - length, length, decoder)
-    waiting = deque(Row(number, blocks.size_of(0)) for number in (range(len(canvas)) if rows is None else rows))
+    waiting = deque(
+        Row(number, blocks.size_of(0)) for number in (range(len(canvas)) if rows is None else rows)
+    )
     working, finished = [waiting.popleft() for _ in range(min(batch, len(waiting)))], list[Row]()
     known = torch.cat([canvas.tokens, canvas.attention], dim=1)
     passes = passes_of(model, decoder, blocks, known, len(working))

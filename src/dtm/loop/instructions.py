@@ -61,9 +61,7 @@ def write_instructions(
         noise, own = derived_seed(seed, purpose), group.share(len(prompts))
 
         def share() -> list[str | None]:
-            done = generate(
-                model, asked, length, decoder, seed=noise, batch=batch, rows=own, between=between
-            )
+            done = generate(model, asked, length, decoder, seed=noise, batch=batch, rows=own, between=between)
             return [_ended(row, model.eos_id, chat) for row in done.tokens[:, -length:].tolist()]
 
         return [text for texts in group.together(share) for text in texts]

@@ -172,7 +172,7 @@ class Pretrainer:
         return total * batch.is_completion.sum() / len(batch)
 
     def _parts(self, states: MaskedStates) -> Iterator[MaskedStates]:
-        """This process's share of the batch in micro-batches; a batch that is one stays as it is."""
+        """The micro-batches of this process; a batch that is one stays as it is."""
         size = self.settings.micro_batch or self._fitting(states.tokens.shape[1] * (1 + states.doubled))
         for part in self.group.parts(len(states), 1 if self.row_order else size):
             yield states if part == slice(0, len(states)) else states.select(part)

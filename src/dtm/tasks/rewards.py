@@ -93,9 +93,7 @@ class Scorer:
         rewards = [self._accepted(v, p, c) for v, p, c in zip(values, prompts, completions, strict=True)]
         skipped = [value for value in values if not isinstance(value, float)]
         self._warn_skipped(value.text for value in skipped if value is not None)
-        return Scores(
-            rewards, Counter("returned None" if value is None else value.text for value in skipped)
-        )
+        return Scores(rewards, Counter("returned None" if value is None else value.text for value in skipped))
 
     def require_some(self, scores: Scores) -> None:
         """Refuse a call without any reward."""

@@ -66,10 +66,19 @@ class Collector:
     group: Group = ALONE
 
     def collect(
-        self, prompts: Prompts, completions: int, tilt: float, seed: int, first_group: int = 0
+        self,
+        prompts: Prompts,
+        completions: int,
+        tilt: float,
+        seed: int,
+        first_group: int = 0,
+        ahead: Drawn | None = None,
     ) -> Collected:
-        """Return ``completions`` rewarded rollouts of each prompt; prompt j is group ``first_group + j``."""
-        drawn, repeated = self.draw(prompts, completions, seed), prompts.repeat(completions)
+        """Return ``completions`` rewarded rollouts of each prompt; prompt j is group ``first_group + j``.
+
+        ``ahead`` are the rows of this process if `share` has drawn them already.
+        """
+        drawn, repeated = self.draw(prompts, completions, seed, ahead), prompts.repeat(completions)
         finished, views, scores = drawn.finished, drawn.views, drawn.scores.rewards
         keep = [row for row, score in enumerate(scores) if score is not None]
         device = finished.tokens.device
@@ -89,14 +98,14 @@ class Collector:
             len(scores) - len(keep),
         )
 
-    def draw(self, prompts: Prompts, completions: int, seed: int) -> Drawn:
+    def draw(self, prompts: Prompts, completions: int, seed: int, ahead: Drawn | None = None) -> Drawn:
         """Return ``completions`` scored rows of each prompt; at least one of all has a reward."""
-        parts = self.group.together(lambda: self._share(prompts, completions, seed))
+        parts = self.group.together(lambda: ahead or self.share(prompts, completions, seed))
         drawn = parts[0] if len(parts) == 1 else _joined(parts, prompts.tokens.device)
         self.scorer.require_some(drawn.scores)
         return drawn
 
-    def _share(self, prompts: Prompts, completions: int, seed: int) -> Drawn:
+    def share(self, prompts: Prompts, completions: int, seed: int) -> Drawn:
         """Draw and score the rows of this process; those of several processes go to the CPU."""
         asked = prompts.repeat(completions)
         own = self.group.share(len(asked))

@@ -129,12 +129,15 @@ class Assembly:
             refused = {
                 "adapters, which are small beside a base that every process keeps": self.lora is not None,
                 "decoding.fp8, whose copies are whole": self.config.decoding.fp8,
+                "decoding.ahead, which needs π_a whole while it is in shares": self.config.decoding.ahead,
                 "a model that is not a native transformer": self.shape is None,
             }
             for what, is_asked in refused.items():
                 require(not is_asked, f"distributed.shard full does not go with {what}: use shard none")
             return True
-        if self.shape is None or self.lora is not None or self.config.decoding.fp8:
+        if self.shape is None or self.lora is not None:
+            return False
+        if self.config.decoding.fp8 or self.config.decoding.ahead:
             return False
         smallest = replace(self._training_shape(self.shape, shards=1), recompute=self.shape.layers)
         alone = estimate(self.shape, smallest).total <= available(self.placement.device)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
+import torch
+
 from dtm.engine import Decoder, RolloutEngine
-from dtm.engine.collect import Collector, prompts_in_order
+from dtm.engine.collect import Collector, Drawn, prompts_in_order
 from dtm.evaluation.evaluate import Evaluation, evaluate, evaluation_decoder
+from dtm.loop.ahead import Ahead
 from dtm.loop.assemble import Assembly
 from dtm.loop.audit import Tally, audit
 from dtm.loop.progress import Progress
@@ -34,6 +39,8 @@ class Sampling:
             return self.engine if decoder == assembly.decoder else assembly.engine(decoder, between)
 
         self.exact = engine_of(assembly.decoder.without_shortcuts)
+        self._ahead, self._used = Ahead(), Cost()
+        self._spare = assembly.engine(assembly.decoder, self._ahead.check)
         # The configured decoder, also after a fallback: base and tuned model are measured alike.
         self.evaluator = engine_of(evaluation_decoder(assembly.decoder, self.config.evaluation))
 
@@ -51,13 +58,45 @@ class Sampling:
             begin = time.perf_counter()
             collector = self._loaded(self.engine if beyond is None else self.exact)
             seed = self._seed(f"{purpose} rollouts", progress)
-            collected = collector.collect(asked, completions, tilt, seed, first_group)
+            ahead, saved = self._take(seed) if beyond is None else (None, 0.0)
+            collected = collector.collect(asked, completions, tilt, seed, first_group, ahead)
         progress.audited, progress.exact_because = audited, beyond
         progress.asked += prompts
         speed = (len(collected.rollouts) + collected.skipped) / (time.perf_counter() - begin)
         row = {"tilt": tilt, "purpose": purpose, "skipped": collected.skipped, "per_second": speed}
+        if ahead is not None:
+            row["saved_seconds"] = round(saved, 3)
         emit("rollouts", **row, reward=float(collected.rollouts.reward.mean()))
         return collected.rollouts
+
+    def draw_ahead(self, prompts: int, steps: int, progress: Progress) -> None:
+        """Begin to draw the rollouts of the refresh after ``steps`` more steps, if the configuration says so."""
+        if not self.config.decoding.ahead or progress.exact_because is not None:
+            return
+        asked, completions = self._prompts(progress.asked, prompts), self.config.replay.completions
+        seed = self._seed("refresh rollouts", progress, steps)
+        # A shallow copy: the same weights, and passes that are counted by the engine alone.
+        self._spare.load(copy.copy(self.policy.pi_a(self._spare.decoder.fp8)))
+        collector = replace(self.collector, engine=self._spare)
+
+        def draw() -> Drawn:
+            with self.placement.autocast(), on_side_stream(self.placement.device):
+                return collector.share(asked, completions, seed)
+
+        self._ahead.start(seed, draw)
+
+    def _take(self, seed: int) -> tuple[Drawn | None, float]:
+        """The rollouts of a seed that were drawn ahead and the seconds saved; their cost is charged now."""
+        taken = self._ahead.take(seed)
+        if taken is None:
+            return None, 0.0
+        self._used = self._used + self._spare.cost()
+        return taken
+
+    def drop_ahead(self) -> None:
+        """Discard rollouts that are drawn ahead, at no charge: π_a changes."""
+        self._ahead.drop()
+        self._spare.cost()
 
     def rehearse(self) -> Rollouts:
         """Return rollouts of a few prompts, so that kernels are built; they emit and cost nothing."""
@@ -78,7 +117,7 @@ class Sampling:
 
     def cost(self) -> Cost:
         """Return the tokens and FLOPs of rollouts and audits since the last call."""
-        cost = self.engine.cost()
+        cost, self._used = self.engine.cost() + self._used, Cost()
         return cost if self.exact is self.engine else cost + self.exact.cost()
 
     def _audit(
@@ -103,11 +142,24 @@ class Sampling:
         engine.load(self.policy.pi_a(engine.decoder.fp8))
         return replace(self.collector, engine=engine)
 
-    def _seed(self, purpose: str, progress: Progress) -> int:
-        """Return the seed of the next draws; a phase that took no step still has its own."""
-        return derived_seed(self.config.seed, purpose, progress.phase, progress.step)
+    def _seed(self, purpose: str, progress: Progress, steps: int = 0) -> int:
+        """Return the seed of draws, now or in so many steps; a phase that took no step still has its own."""
+        return derived_seed(self.config.seed, purpose, progress.phase, progress.step + steps)
 
     def _prompts(self, first: int, count: int) -> Prompts:
         """Return training prompts from number ``first`` on."""
         chunk, seed = self.config.replay.prompts, self.config.seed
         return prompts_in_order(self.collector.task, first, count, chunk, seed).to(self.placement.device)
+
+
+@contextmanager
+def on_side_stream(device: torch.device) -> Iterator[None]:
+    """On a GPU, run beside the main stream, from what it has queued so far, and finish before leaving."""
+    if device.type != "cuda":
+        yield
+        return
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.default_stream(device))
+    with torch.cuda.stream(side):
+        yield
+    side.synchronize()

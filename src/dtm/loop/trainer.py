@@ -116,6 +116,8 @@ class Trainer:
             with suppress(StorageError):  # the checkpoint may still fit
                 self.save()
             raise
+        finally:
+            self.sampling.drop_ahead()
         self.save()
         self._emit("stopped", reason=self.progress.finished, tilt=self.progress.tilt)
         self.group.together(self._check_log)
@@ -150,6 +152,8 @@ class Trainer:
             if not self._phase_has_ended():
                 if self.loop.refreshes(progress.phase_step):
                     replay.refresh(self._measure("refresh", config.replay.refresh_prompts, replay))
+                if progress.phase_step == 0 or self.loop.refreshes(progress.phase_step):
+                    self._draw_ahead()
                 if progress.cooling_from is None and self.loop.begins_to_cool(
                     progress.phase_step, progress.surely_absorbed
                 ):
@@ -158,6 +162,14 @@ class Trainer:
             if self._phase_has_ended():
                 reason = "absorbed enough" if progress.phase_step < self.loop.steps else "step limit"
                 self._close_phase(replay, "budget spent" if self._spent_share() >= 1 else reason)
+
+    def _draw_ahead(self) -> None:
+        """Begin to draw the rollouts of the phase's next refresh, if there is one."""
+        now = self.progress.phase_step
+        later = (step for step in range(now + 1, self.loop.steps) if self.loop.refreshes(step))
+        following = next(later, None)
+        if following is not None:
+            self.sampling.draw_ahead(self.config.replay.refresh_prompts, following - now, self.progress)
 
     def _phase_has_ended(self) -> bool:
         progress = self.progress
@@ -230,6 +242,7 @@ class Trainer:
     def _close_phase(self, replay: Replay, reason: str) -> None:
         """Measure the absorbed tilt, emit an event, and promote the student to π_a."""
         progress = self.progress
+        self.sampling.drop_ahead()
         if self.loop.measures_absorbed and progress.phase_step > 0 and self._spent_share() < 1:
             self._measure("closing", self.config.replay.closing_prompts, replay)
         progress.spend(self._cost())

@@ -177,10 +177,10 @@ def train(
     ):
         with Interrupts() as interrupts:
             group.by_first(lambda: _note_start(folder, config, identity))
-            writers: list[Callback] = [JsonLines(folder.metrics), SampleFiles(folder.samples), *callbacks]
+            writers = (JsonLines(folder.metrics), SampleFiles(folder.samples)) if group.is_first else ()
             trainer = Trainer(
                 assembly,
-                callbacks=writers if group.is_first else [],
+                callbacks=[*writers, *callbacks] if group.is_first else [],
                 checkpoints=folder.checkpoints,
                 between=interrupts.check,
             )

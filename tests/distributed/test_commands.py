@@ -108,8 +108,18 @@ def test_only_the_first_process_prints_and_a_launch_returns_the_code_of_a_failur
     listed = capfd.readouterr().out
     assert listed.count("maze-small ") == 1
     assert launch(["recipes", "show", "unknown"], 2, {}) == 2
+    capfd.readouterr()
     with pytest.raises(ConfigError, match="--processes must be at least 1"):
         launch(["recipes"], 0, {})
+
+
+def test_a_killed_process_is_told_and_ends_the_launch(monkeypatch, capfd):
+    """The other one would wait for a minute."""
+    code = "import os, time; time.sleep(60) if os.environ['RANK'] == '0' else os.kill(os.getpid(), 9)"
+    monkeypatch.setattr("dtm.distributed.launch.GRACE", 0.1)
+    monkeypatch.setattr("dtm.distributed.launch.COMMAND", ["-c", code])
+    assert launch([], 2, {}) == 128 + 9
+    assert "dtm: process 1 was ended by SIGKILL" in capfd.readouterr().err
 
 
 def test_commands_that_start_runs_refuse_torchrun(monkeypatch, capsys):

@@ -45,9 +45,7 @@ def settings(tiny: RunConfig) -> dict[str, RunConfig]:
         for name in ("spg", "wd1", "vrpo")
     }
     return {
-        "c-dtm, row order": replace(
-            start, distributed=ORDERED, decoding=replace(start.decoding, ahead=True)
-        ),
+        "c-dtm, row order": replace(start, distributed=ORDERED, decoding=replace(start.decoding, ahead=True)),
         "c-dtm, lora": replace(start, adapter=LORA),
         "spg, lora, row order": replace(iterating["spg"], adapter=LORA, distributed=ORDERED),
         "wd1": iterating["wd1"],

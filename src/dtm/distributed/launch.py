@@ -7,6 +7,7 @@ a pipe that closes when this one ends, however it ends.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -22,6 +23,8 @@ GRACE = 30.0
 """Seconds that the other processes have to end by themselves after one has failed."""
 POLL = 0.05
 """Seconds between polls."""
+COMMAND = ["-m", "dtm"]
+"""Arguments of the interpreter that run `dtm`."""
 
 
 def launch(arguments: Sequence[str], processes: int, variables: Mapping[str, str]) -> int:
@@ -54,7 +57,7 @@ def launch(arguments: Sequence[str], processes: int, variables: Mapping[str, str
 def _start(arguments: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     threads = max(1, (os.cpu_count() or 1) // int(variables["WORLD_SIZE"]))
     return subprocess.Popen(
-        [sys.executable, "-m", "dtm", *arguments],
+        [sys.executable, *COMMAND, *arguments],
         stdin=subprocess.PIPE,
         env={"OMP_NUM_THREADS": str(threads), **os.environ, **variables},
         process_group=0,  # a Ctrl-C of the terminal comes once, through this process
@@ -75,14 +78,24 @@ def environment(rank: int, processes: int, port: int) -> dict[str, str]:
 
 def _wait(running: Sequence[subprocess.Popen[bytes]]) -> int:
     """Wait until all have ended, or until `GRACE` seconds after the first failure."""
-    failed, deadline = 0, float("inf")
+    failed, deadline = 0, math.inf
     while any(process.poll() is None for process in running) and time.monotonic() < deadline:
         time.sleep(POLL)
-        codes = [process.returncode for process in running if process.returncode]
-        if codes and not failed:
-            failed, deadline = codes[0], time.monotonic() + GRACE
-    failed = failed or next((process.returncode for process in running if process.returncode), 0)
+        failed = failed or _failure(running)
+        if failed and deadline == math.inf:
+            deadline = time.monotonic() + GRACE
+    failed = failed or _failure(running)
     return 128 - failed if failed < 0 else failed  # as a shell reports a signal
+
+
+def _failure(running: Sequence[subprocess.Popen[bytes]]) -> int:
+    """Return the code of a process that has failed, or 0; say if a signal has ended one."""
+    codes = {process.returncode: rank for rank, process in enumerate(running) if process.returncode}
+    worst = min(codes, default=0)
+    if worst < 0:
+        name = signal.Signals(-worst).name
+        print(f"dtm: process {codes[worst]} was ended by {name}", file=sys.stderr, flush=True)
+    return worst
 
 
 def _free_port() -> int:

@@ -7,6 +7,7 @@ their device. A process that ends, however it ends, closes its connections: the 
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,7 @@ class Processes(Group):
 
     def __init__(self) -> None:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self._is_lost = False
         backend, cards = "gloo", torch.cuda.device_count()
         if cards:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % cards)
@@ -41,6 +43,12 @@ class Processes(Group):
             own_card = cards >= int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
             backend = f"cpu:gloo,cuda:{'nccl' if own_card else 'gloo'}"
         self._call(lambda: dist.init_process_group(backend, timeout=WAIT))
+        atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        """Leave the group; not after an error, when the others may not be there to answer."""
+        if not self._is_lost:
+            dist.destroy_process_group()
 
     def gather(self, value: Value) -> list[Value]:
         """Exchange the values, pickled."""
@@ -105,6 +113,7 @@ class Processes(Group):
         try:
             collective()
         except (RuntimeError, ConnectionError) as problem:
+            self._is_lost = True
             raise PeerError(
                 f"process {self.rank} of {self.size} lost the others: one of them has ended, or does not "
                 f"answer. Its own message says why. Continue the run with --resume. ({problem})"

@@ -1,7 +1,8 @@
 """Rollouts drawn ahead: those of the next refresh, in a thread, while the student trains.
 
-π_a is fixed within a phase, and which prompts and noise the next refresh takes is known. So the rollouts are the
-same whenever they are drawn. They are charged when they are used; a phase that ends earlier discards them.
+π_a is fixed within a phase, and the prompts and the noise of the next refresh are known. So the rollouts are
+the same whenever they are drawn. They are charged when they are used; a phase that ends before its next
+refresh discards them.
 """
 
 from __future__ import annotations

@@ -20,8 +20,9 @@ from dtm.loop.assemble import Assembly
 from dtm.loop.audit import Tally, audit
 from dtm.loop.progress import Progress
 from dtm.models.policy import Policy
+from dtm.models.transformer import Transformer
 from dtm.random import derived_seed
-from dtm.records import Cost, Prompts, Rollouts
+from dtm.records import COMPLETION_TENSORS, Cost, Prompts, Rollouts
 from dtm.runs.events import Emit
 
 
@@ -70,13 +71,16 @@ class Sampling:
         return collected.rollouts
 
     def draw_ahead(self, prompts: int, steps: int, progress: Progress) -> None:
-        """Begin to draw the rollouts of the refresh after ``steps`` more steps, if the configuration says so."""
+        """Begin to draw the rollouts of the refresh in ``steps`` more steps, if this is configured."""
         if not self.config.decoding.ahead or progress.exact_because is not None:
             return
         asked, completions = self._prompts(progress.asked, prompts), self.config.replay.completions
         seed = self._seed("refresh rollouts", progress, steps)
-        # A shallow copy: the same weights, and passes that are counted by the engine alone.
-        self._spare.load(copy.copy(self.policy.pi_a(self._spare.decoder.fp8)))
+        # A shallow copy: the same weights, but passes that the engine alone counts, and no shared recording.
+        model = copy.copy(self.policy.pi_a(self._spare.decoder.fp8))
+        if isinstance(model, Transformer):
+            model.recording = None
+        self._spare.load(model)
         collector = replace(self.collector, engine=self._spare)
 
         def draw() -> Drawn:
@@ -91,6 +95,9 @@ class Sampling:
         if taken is None:
             return None, 0.0
         self._used = self._used + self._spare.cost()
+        if taken[0].finished.tokens.is_cuda:  # made on another stream than the one that reads them now
+            for name in COMPLETION_TENSORS:
+                getattr(taken[0].finished, name).record_stream(torch.cuda.current_stream())
         return taken
 
     def drop_ahead(self) -> None:

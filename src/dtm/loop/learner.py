@@ -152,17 +152,22 @@ class Learner:
         With weights in shares every pass is one of all processes: those with fewer rows repeat a row whose
         gradient does not count.
         """
-        unit = 2 if self.method.pairs else 1
+        unit = self._unit
         own = [(part, True) for part in self.group.parts(sequences, size, unit)]
         most = -(-len(self.group.largest_share(sequences, unit)) // size) if self.policy.sharded else 0
         return own + [(slice(0, unit), False)] * (most - len(own))
 
     def _sequences_together(self, states: MaskedStates) -> int:
         """Sequences in one forward pass: those whose rows fit, and never half a pair."""
-        unit = 2 if self.method.pairs else 1
+        unit = self._unit
         if self.config.distributed.row_order:
             return unit
         return max(self.config.optimizer.rows // (states.draws * unit), 1) * unit
+
+    @property
+    def _unit(self) -> int:
+        """Sequences that must stay together."""
+        return 2 if self.method.pairs else 1
 
     @property
     def _records(self) -> bool:

@@ -79,9 +79,12 @@ def test_every_command_line_of_the_documentation_parses(page, line, monkeypatch)
         parser.parse_args(arguments)
 
 
-RUN = ("--config", "--out")
-COMPARE = ("--methods", "--budget", "--seeds", "--jobs", "--out", "--set", "--settings", "--trials")
-SWEEP = ("--vary", "--seeds", "--jobs", "--out")
+RUN = ("--config", "--out", "--processes")
+COMPARE = (
+    *("--methods", "--budget", "--seeds", "--jobs", "--processes", "--out", "--set", "--settings"),
+    "--trials",
+)
+SWEEP = ("--vary", "--seeds", "--jobs", "--processes", "--out")
 
 
 def check_flags(name: str, arguments: list[str]) -> None:

@@ -22,9 +22,23 @@ import dtm
 
 ROOT = Path(dtm.__file__).parent
 LAYERS = [
-    {"records", "losses", "tilts", "masking", "random", "errors", "loading", "workers", "files", "writing"},
+    {
+        *(
+            "records",
+            "losses",
+            "tilts",
+            "masking",
+            "random",
+            "errors",
+            "loading",
+            "workers",
+            "files",
+            "writing",
+        ),
+        "distributed",
+    },
     {"models", "engine", "tasks", "config"},
-    {"methods", "evaluation", "capacity", "runs", "recipes", "distributed"},
+    {"methods", "evaluation", "capacity", "runs", "recipes"},
     {"loop", "report"},
     {"api", "comparison"},
     {"cli"},
@@ -33,7 +47,7 @@ LAYERS = [
 LEVEL = {package: level for level, layer in enumerate(LAYERS) for package in layer}
 VERIFY = "verify"
 """Beside the layers: it may import everything up to methods."""
-IMPORTERS = {VERIFY: {"cli"}, "distributed": {"loop"}}
+IMPORTERS = {VERIFY: {"cli"}}
 """Packages that only these may import."""
 PRIVATE = {
     ("workers.py", "os._exit"),  # a forked process must not run the exit handlers of its parent
@@ -157,3 +171,17 @@ def test_the_light_packages_import_no_torch():
     code = f"import sys, {', '.join(light)}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr or "torch was imported"
+
+
+def test_ranks_are_known_to_distributed_alone():
+    """Others use the verbs of a group; none of them imports torch.distributed or asks for a rank."""
+    outside = {path: tree for path, tree in SOURCES.items() if not path.startswith("distributed/")}
+    imports = [path for path, tree in outside.items() if "torch.distributed" in " ".join(imported(tree))]
+    ranks = [
+        path
+        for path, tree in outside.items()
+        for node in nodes(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node).endswith("group.rank")
+    ]
+    assert not imports
+    assert not ranks

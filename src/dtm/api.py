@@ -28,11 +28,11 @@ from dtm.loop.pretraining import pretrainer_of
 from dtm.loop.trainer import Trainer
 from dtm.masking import MaskCount, in_blocks
 from dtm.methods.base import Method
+from dtm.models.adapters import LoRA
 from dtm.models.denoiser import Denoiser
 from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import load_adapter, save_adapter
 from dtm.models.merging import for_decoding
-from dtm.models.policy import Policy
 from dtm.models.storage import load_model, save_model
 from dtm.models.transformer import Transformer
 from dtm.models.weights import save_weights
@@ -151,7 +151,7 @@ def train(
         out: The run's folder; by default a new one under ``runs/``.
         resume: Continue the run in ``out`` (or the recipe's latest); a finished one is returned as it is.
             ``"auto"``: if there is one (without ``out``, an unfinished one), else start.
-        callbacks: Called with every `Event` of the run.
+        callbacks: Called with every `Event` of the run, in the first process if there are several.
 
     On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
     """
@@ -170,13 +170,17 @@ def train(
     identity = run_fingerprint(assembly)
     if found is not None:
         identity = _require_same(found, identity)
-    with held(found, config, "train", out) as folder, _with_remedy(_command(folder, config, "train", given)):
+    group = assembly.group
+    with (
+        held(found, config, "train", out, group) as folder,
+        _with_remedy(_command(folder, config, "train", given)),
+    ):
         with Interrupts() as interrupts:
-            note_changes(folder, config)
-            write_json(folder.fingerprint, identity)
+            group.by_first(lambda: _note_start(folder, config, identity))
+            writers = (JsonLines(folder.metrics), SampleFiles(folder.samples)) if group.is_first else ()
             trainer = Trainer(
                 assembly,
-                callbacks=[JsonLines(folder.metrics), SampleFiles(folder.samples), *callbacks],
+                callbacks=[*writers, *callbacks] if group.is_first else [],
                 checkpoints=folder.checkpoints,
                 between=interrupts.check,
             )
@@ -184,12 +188,19 @@ def train(
                 trainer.resume(folder.checkpoints)
             try:
                 progress = trainer.run()
-                interrupts.check()
+                group.together(interrupts.check)
             except Interrupted:
                 return Run(folder, model, reward)
-        _save(trainer.policy, config, folder)
-        write_report(folder, assembly, progress)
+        tuned = trainer.policy.tuned()
+        group.by_first(lambda: _save(tuned, trainer.policy.lora, config, folder))
+        group.by_first(lambda: write_report(folder, assembly, progress))
     return Run(folder, model, reward)
+
+
+def _note_start(folder: RunFolder, config: RunConfig, identity: Mapping[str, Any]) -> None:
+    """Write down what a run starts or continues with."""
+    note_changes(folder, config)
+    write_json(folder.fingerprint, identity)
 
 
 def _command(folder: RunFolder, config: RunConfig, kind: str, given: Mapping[str, Any]) -> str:
@@ -227,16 +238,16 @@ def pretrain(
     assembly.pretraining_masks()  # mistakes surface before there is a folder
     if found is not None:
         require_same_config(found, config)
-    given = {"task": task}
+    given, group = {"task": task}, assembly.group
     with (
-        held(found, config, "pretrain", out) as folder,
+        held(found, config, "pretrain", out, group) as folder,
         _with_remedy(_command(folder, config, "pretrain", given)),
     ):
         with Interrupts() as interrupts:
-            note_changes(folder, config)
+            group.by_first(lambda: note_changes(folder, config))
             pretrainer = pretrainer_of(
                 assembly,
-                callbacks=[JsonLines(folder.metrics), *callbacks],
+                callbacks=[JsonLines(folder.metrics), *callbacks] if group.is_first else [],
                 checkpoints=folder.checkpoints,
                 between=interrupts.check,
             )
@@ -244,14 +255,22 @@ def pretrain(
                 pretrainer.resume(folder.checkpoints)
             try:
                 bound = pretrainer.run()
-                interrupts.check()
+                group.together(interrupts.check)
             except Interrupted:
                 return Run(folder)
-        save_model(pretrainer.model, folder.model)
-        write_json(folder.model / "task.json", asdict(config.task))
         result = measure(assembly, pretrainer.model)
-        write_json(folder.summary, {"held_out_bound": bound, **result.measures, "best": result.best})
+        found_values = {"held_out_bound": bound, **result.measures, "best": result.best}
+        group.by_first(lambda: _write_base(folder, config, pretrainer.model, found_values))
     return Run(folder)
+
+
+def _write_base(
+    folder: RunFolder, config: RunConfig, model: Transformer, measures: Mapping[str, float | None]
+) -> None:
+    """Write a pretrained model, its task and its measures; the last file makes the run a finished one."""
+    save_model(model, folder.model)
+    write_json(folder.model / "task.json", asdict(config.task))
+    write_json(folder.summary, measures)
 
 
 def measure(assembly: Assembly, model: Denoiser, evaluation: EvaluationConfig | None = None) -> Evaluation:
@@ -260,7 +279,8 @@ def measure(assembly: Assembly, model: Denoiser, evaluation: EvaluationConfig | 
     engine = assembly.engine(evaluation_decoder(assembly.decoder, setting))
     engine.load(for_decoding(model.to(placement.device).eval(), engine.decoder.fp8))
     with placement.autocast():
-        return evaluate(Collector(assembly.task, assembly.scorer, engine), setting, placement.device)
+        collector = Collector(assembly.task, assembly.scorer, engine, assembly.group)
+        return evaluate(collector, setting, placement.device)
 
 
 def tuning_cost(assembly: Assembly, tuned: Transformer, evaluation: EvaluationConfig) -> dict[str, float]:
@@ -286,18 +306,17 @@ def tuning_cost(assembly: Assembly, tuned: Transformer, evaluation: EvaluationCo
     return costs
 
 
-def _save(policy: Policy, config: RunConfig, folder: RunFolder) -> None:
+def _save(model: Denoiser, lora: LoRA | None, config: RunConfig, folder: RunFolder) -> None:
     """Write the finished model: all of its weights, or its adapter as a PEFT folder."""
-    model = policy.teacher
     if not isinstance(model, Transformer):
         save_weights(folder.model / WEIGHTS, model.state_dict())
-    elif policy.lora is None:
+    elif lora is None:
         save_model(model, folder.model)
     else:
         base = str(config.model.base)
         if Path(base).is_dir():  # also a run's, whose model lies in a folder below
             base = str(find_base(config))
-        save_adapter(model, policy.lora, folder.model, base)
+        save_adapter(model, lora, folder.model, base)
 
 
 def _start(

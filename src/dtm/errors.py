@@ -45,6 +45,10 @@ class MixedTiltError(DtmError, ValueError):
     """Rollouts of different tilts in one buffer; their weights e^{hr} would be meaningless."""
 
 
+class PeerError(DtmError, RuntimeError):
+    """Another process of the run that has ended or does not answer."""
+
+
 class DtmWarning(UserWarning):
     """A recoverable error; the command line prints it as a sentence."""
 

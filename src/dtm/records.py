@@ -119,6 +119,11 @@ class Completions(Sequences):
     """log π of each token, at temperature 1, at the step that revealed it; 0 on the prompt and on end tokens
     that were filled in after an early end."""
 
+    def take(self, rows: Sequence[int]) -> Completions:
+        """The rows of the given numbers."""
+        index = torch.as_tensor(rows, dtype=torch.long, device=self.tokens.device)
+        return Completions(**{name: getattr(self, name)[index] for name in COMPLETION_TENSORS})
+
     @property
     def written(self) -> Int[Tensor, "N C"]:
         """The completions without their prompts; where some are longer, as much of them as all have."""

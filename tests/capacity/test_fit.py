@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dtm.capacity.fit import CONTEXT, advice, fewest_recomputed, fit, pretraining_rows
+from dtm.capacity.fit import CONTEXT, advice, fewest_recomputed, fit, fit_in_full, pretraining_rows
 from dtm.capacity.memory import TrainingShape, estimate
 from dtm.cli import main
 from dtm.cli.fit import parse_size
@@ -109,3 +109,26 @@ def test_the_context_is_left_free(write_hub, capsys):
 def test_a_number_below_one_is_refused_by_name(write_hub, capsys):
     assert main(["fit", str(write_hub("llada")), "--block", "0"]) == 2
     assert "--block must be at least 1, got 0" in capsys.readouterr().err
+
+
+def test_all_weights_of_8b_need_shares_and_more_gpus_hold_less_each():
+    full = replace(RUN, lora=None, weight_bytes=4, recompute=32)
+    held = [estimate(LLADA_8B, replace(full, shards=gpus)).persistent for gpus in (1, 2, 4, 8)]
+    assert held[0] > 140 * GIB  # student, π_a, gradient and two moments in float32: 5 · 4 · 8e9 bytes
+    for gpus, each in zip((2, 4, 8), held[1:], strict=True):
+        assert each == pytest.approx(held[0] / gpus, rel=1e-3)
+    # Rollouts hold π_a as a whole, so that 8 GPUs need more than an eighth.
+    whole = estimate(LLADA_8B, replace(full, rows=0, decoded=1, shards=8))
+    assert whole.total > held[0] / 8 + held[0] / 5
+    found = {gpus: fit_in_full(LLADA_8B, RUN, 32, 79 * GIB, gpus) for gpus in (1, 4, 8)}
+    assert found[1].rows_recomputed == 0
+    assert 0 < found[4].rows_recomputed < found[8].rows_recomputed
+
+
+def test_fit_says_what_several_gpus_hold(write_hub, capsys):
+    folder = str(write_hub("llada"))
+    assert main(["fit", folder, "--memory", "40GiB", "--gpus", "4", "--rank", "2"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "in shares over 4 GPUs" in told
+    assert "--distributed.shard full" in told
+    assert main(["fit", folder, "--memory", "40GiB", "--gpus", "0"]) == 2

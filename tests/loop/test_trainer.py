@@ -191,7 +191,7 @@ def landing(tiny, make_trainer, monkeypatch):
 
     def run(readings, stalled=False):
         given = iter(readings)
-        monkeypatch.setattr(Meter, "read", lambda self, policy, together: next(given))
+        monkeypatch.setattr(Meter, "read", lambda self, policy, together, group: next(given))
         monkeypatch.setattr(Meter, "has_stalled", stalled)
         seen = Recorder()
         config = changed(changed(tiny, "tilt", max_steps=20, final=1.0), "replay", refresh_every=100)

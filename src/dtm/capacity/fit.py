@@ -52,29 +52,34 @@ def largest(fits: Callable[[int], bool], most: int = MAX_ROWS) -> int:
 
 def fit(model: TransformerConfig, run: TrainingShape, block: int, limit: int) -> list[Fit]:
     """Largest settings for ``limit`` bytes, over a base in bfloat16 and in NF4; ``run`` has the others."""
+    return [_fit(model, replace(run, nf4=nf4), block, limit) for nf4 in (False, True)]
 
-    def trains(nf4: bool, recompute: int) -> Callable[[int], bool]:
-        return lambda rows: _total(model, replace(run, nf4=nf4, recompute=recompute, rows=rows)) <= limit
 
-    def decodes(nf4: bool, cached: bool) -> Callable[[int], bool]:
+def fit_in_full(model: TransformerConfig, run: TrainingShape, block: int, limit: int, gpus: int) -> Fit:
+    """Largest settings for ``limit`` bytes on each of several GPUs; all weights are trained, in shares."""
+    return _fit(model, replace(run, lora=None, nf4=False, weight_bytes=4, shards=gpus), block, limit)
+
+
+def _fit(model: TransformerConfig, run: TrainingShape, block: int, limit: int) -> Fit:
+    def trains(recompute: int) -> Callable[[int], bool]:
+        return lambda rows: _total(model, replace(run, recompute=recompute, rows=rows)) <= limit
+
+    def decodes(cached: bool) -> Callable[[int], bool]:
         def fits(rows: int) -> bool:
             held = min(rows * block, head_rows(model.vocab_size))
-            decoding = replace(run, nf4=nf4, rows=0, decoded=rows, candidates=held, cached=cached)
+            decoding = replace(run, rows=0, decoded=rows, candidates=held, cached=cached)
             return _total(model, decoding) <= limit
 
         return fits
 
-    return [
-        Fit(
-            nf4,
-            largest(trains(nf4, model.layers)),
-            largest(trains(nf4, 0)),
-            largest(decodes(nf4, cached=False)),
-            largest(decodes(nf4, cached=True)),
-            estimate(model, replace(run, nf4=nf4, recompute=model.layers, rows=1)),
-        )
-        for nf4 in (False, True)
-    ]
+    return Fit(
+        run.nf4,
+        largest(trains(model.layers)),
+        largest(trains(0)),
+        largest(decodes(cached=False)),
+        largest(decodes(cached=True)),
+        estimate(model, replace(run, recompute=model.layers, rows=1)),
+    )
 
 
 def advice(model: TransformerConfig, run: TrainingShape, found: list[Fit], limit: int) -> dict[str, str]:

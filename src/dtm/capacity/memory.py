@@ -68,6 +68,8 @@ class TrainingShape:
     """Whether π_a runs with its adapter merged into copies of the weights."""
     fp8: bool = False
     """Whether rollouts use a copy of π_a in eight bits."""
+    shards: int = 1
+    """Processes that share out the weights, the copies and the optimiser's state; 1: each keeps all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ class Memory:
     logits: int
     """Distributions over the vocabulary at the scored positions."""
     rollouts: int
-    """Decoding, without the weights: keys and values, one block's states, logits."""
+    """Decoding, without the weights: keys and values, one block's states, logits; of weights in shares, π_a
+    as a whole."""
     buffer: int
     """The replay buffer."""
 
@@ -116,15 +119,27 @@ def estimate(model: TransformerConfig, run: TrainingShape) -> Memory:
         copies = (1 + further) * trained * 4  # adapters are float32
         copies += merged_bytes(model, run.lora, run.weight_bytes) if run.merged else 0
         state = 3 * trained * 4
+    shared_out = run.shards > 1
     return Memory(
-        weights=weights(model, run.weight_bytes, run.nf4),
-        adapters=copies + (fp8_bytes(model) if run.fp8 else 0),
-        optimizer=state,
-        activations=activations(model, run),
+        weights=weights(model, run.weight_bytes, run.nf4) // run.shards,
+        adapters=copies // run.shards + (fp8_bytes(model) if run.fp8 else 0),
+        optimizer=state // run.shards,
+        activations=activations(model, run) + (gathered(model, run.weight_bytes) if shared_out else 0),
         logits=_LOGIT_COPIES * 4 * min(run.rows * run.scored, run.held or run.rows * run.scored) * model.rows,
-        rollouts=rollouts(model, run),
+        rollouts=rollouts(model, run) + (weights(model, run.weight_bytes) if shared_out else 0),
         buffer=run.rollouts * (run.length * (8 + 8 + 4 + 1 + 1) + 4 + 8),
     )
+
+
+def gathered(model: TransformerConfig, bytes_each: int) -> int:
+    """Weights in shares that a micro-batch holds whole.
+
+    Embedding, head and last norm of student and π_a, and the gradient of the student's; and of the blocks the
+    one at work and the next, with the gradient of one.
+    """
+    outer = (1 if model.tied else 2) * model.rows * model.width + model.width
+    block = (parameters(model) - outer) // model.layers
+    return (3 * outer + 3 * block) * bytes_each
 
 
 def linear_weights(model: TransformerConfig) -> int:

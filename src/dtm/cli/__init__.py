@@ -7,10 +7,12 @@ arguments to an exit code; the first line of its docstring is what `dtm --help` 
 from __future__ import annotations
 
 import io
+import os
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, redirect_stdout
 
 from dtm.cli.adapt import adapt
 from dtm.cli.chat import chat
@@ -20,12 +22,14 @@ from dtm.cli.fit import fit
 from dtm.cli.look import export, grade
 from dtm.cli.meta import recipes, verify
 from dtm.cli.models import models
-from dtm.cli.parse import SYMBOLS, first_line
+from dtm.cli.parse import SYMBOLS, first_line, take_processes
 from dtm.cli.results import results
 from dtm.cli.run import pretrain, sweep, train
 from dtm.cli.sampling import sample
-from dtm.errors import ConfigError, DtmError, DtmWarning, nearest
-from dtm.runs.interrupts import Immediate, Interrupts, end_with_parent, exit_code
+from dtm.distributed import is_first_process, launched, was_shared
+from dtm.distributed.launch import launch
+from dtm.errors import ConfigError, DtmError, DtmWarning, nearest, require
+from dtm.runs.interrupts import ENDS_WITH_PARENT, Immediate, Interrupts, end_with_parent, exit_code
 
 __all__ = ["COMMANDS", "main"]
 
@@ -47,6 +51,10 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "results": results,
 }
 
+IN_PROCESSES = ("train", "pretrain", "adapt", "eval")
+"""Commands that run in several processes: they take --processes N, or are started by torchrun."""
+STARTS_RUNS = ("sweep", "compare")
+"""Commands that pass --processes N on to the runs that they start."""
 USUAL = warnings.formatwarning
 
 
@@ -59,7 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal without Greek letters is no reason to fail
     Interrupts.received = None
     end_with_parent()
-    with Immediate():
+    with ExitStack() as stack:
+        if not is_first_process():  # the first one prints for all
+            stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore", DtmWarning)
+        stack.enter_context(Immediate())
         return _run(arguments)
 
 
@@ -68,7 +81,8 @@ def _run(arguments: list[str]) -> int:
     try:
         return _dispatch(arguments)
     except DtmError as problem:
-        print(f"dtm: {problem}", file=sys.stderr)
+        if is_first_process() or not was_shared(problem):
+            print(f"dtm: {problem}", file=sys.stderr, flush=True)
         return 2 if Interrupts.received is None else exit_code()
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stderr.close()
@@ -108,6 +122,17 @@ def _dispatch(arguments: list[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
         raise ConfigError(f"no command {name!r}. {nearest(name, COMMANDS)}")
+    require(
+        launched() == 1 or name not in STARTS_RUNS,
+        f"dtm {name} starts runs of its own: leave torchrun out, and give each run N processes with "
+        "--processes N",
+    )
+    if name in IN_PROCESSES:
+        processes, rest = take_processes(rest)
+        if processes is not None and not {"-h", "--help"} & set(rest):
+            require(launched() == 1, "--processes starts processes, and torchrun has done so: leave it out")
+            if processes != 1:
+                return launch([name, *rest], processes, {ENDS_WITH_PARENT: "1"})
     return COMMANDS[name](rest)
 
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dtm.cli.parse import add_resume, first_line, join_resume, make_parser
+from dtm.cli.parse import PROCESSES_HELP, add_resume, first_line, join_resume, make_parser
 from dtm.cli.run import STOPPING
 from dtm.errors import require
 from dtm.runs.interrupts import exit_code
@@ -54,6 +54,7 @@ def parsed(arguments: list[str]) -> tuple[argparse.Namespace, AdaptConfig]:
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with fields to change")
     add_resume(parser.add_argument, "source's")
     parser.add_argument("--dry-run", action="store_true", help="print the settings and stop")
+    parser.add_argument("--processes", type=int, metavar="N", help=PROCESSES_HELP)  # taken by `dtm.cli.main`
     options, flags = parser.parse_known_args(join_resume(arguments))
 
     import tyro

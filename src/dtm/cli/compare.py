@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dtm.cli.parse import make_parser, refuse, refuse_shape, with_flags
-from dtm.cli.run import print_plan
+from dtm.cli.run import EACH_RUN, print_plan
 from dtm.errors import require
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ examples
   dtm compare countdown-mini --methods c-dtm,spg,wd1 --budget 1e8tokens --jobs 4 --tune --set spg.draws=4
   dtm compare --runs runs/a runs/b --out runs/a-and-b
 """
-STARTING = ("methods", "seeds", "jobs", "set", "settings", "tune", "trials", "dry_run")
+STARTING = ("methods", "seeds", "jobs", "processes", "set", "settings", "tune", "trials", "dry_run")
 """Options that say what is run; None where they were not given."""
 
 
@@ -64,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--budget", metavar="B", help="what every run may spend, see below")
     add("--seeds", type=int, metavar="N", help="seeds 0 … N − 1 (default: 3)")
     add("--jobs", type=int, metavar="J", help="runs side by side (default: 1)")
+    add("--processes", type=int, metavar="N", help=EACH_RUN)
     add("--out", type=Path, metavar="DIR", help="folder of runs and results (default: runs/RECIPE-compare)")
     add(
         "--set",
@@ -110,6 +111,7 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
     start = _recipe(options, flags)
     seeds = range(3 if options.seeds is None else options.seeds)
     jobs = 1 if options.jobs is None else options.jobs
+    processes = 1 if options.processes is None else options.processes
     require(len(seeds) >= 1, f"--seeds must be at least 1, got {options.seeds}")
     require(jobs >= 1, f"--jobs must be at least 1, got {jobs}")
     require(
@@ -131,8 +133,8 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
         print_plan(over_seeds(configs, seeds), out, jobs)
         return None
     if options.tune:
-        configs, trials = tune(configs, count, out / "tuning", jobs)
-    runs = run_all(over_seeds(configs, seeds), out, jobs)
+        configs, trials = tune(configs, count, out / "tuning", jobs, processes=processes)
+    runs = run_all(over_seeds(configs, seeds), out, jobs, processes=processes)
     return gather([runs[f"{name}-{seed}"] for name in configs for seed in seeds], trials), out
 
 

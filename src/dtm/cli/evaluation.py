@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dtm.cli.asking import MODEL, add_model_options, find_source
-from dtm.cli.parse import make_parser, refuse, refuse_model
+from dtm.cli.parse import PROCESSES_HELP, make_parser, refuse, refuse_model
 from dtm.errors import ConfigError, require
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="OUT",
         help="write the measures to a file (or folder); - writes them to standard output",
     )
+    parser.add_argument("--processes", type=int, metavar="N", help=PROCESSES_HELP)  # taken by `dtm.cli.main`
     runs = parser.add_argument_group("a run's own held-out prompts")
     runs.add_argument(
         "--split",
@@ -119,6 +121,7 @@ def _held_out(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from dtm import api
+    from dtm.distributed import current
     from dtm.evaluation.evaluate import held_out
     from dtm.models.transformer import Transformer
     from dtm.report.display import measures_table
@@ -164,7 +167,7 @@ def _held_out(options: argparse.Namespace) -> int:
         if piped:
             print(json.dumps(found, indent=2))
         else:
-            write_json(options.json, found)
+            current().by_first(lambda: write_json(options.json, found))
     return 0
 
 
@@ -173,6 +176,7 @@ def _published(options: argparse.Namespace) -> int:
 
     from rich.console import Console
 
+    from dtm.distributed import current
     from dtm.evaluation.protocol import Examination
     from dtm.evaluation.results import FOLDER, as_json, place, write_outcome
     from dtm.evaluation.subject import Subject
@@ -198,12 +202,13 @@ def _published(options: argparse.Namespace) -> int:
     # Missing files are reported before weights are loaded, and each result is saved at once.
     places = [None if out is None else place(exam, source.name, out, len(exams)) for exam in exams]
     BENCHMARKS[options.task].test(data)
+    group = current()
     subject = Subject.load(source, options.device or "auto", options.precision or "auto")
     outcomes = []
     for exam, path in zip(exams, places, strict=True):
         outcomes.append(_examine(subject, exam, data))
         if path is not None:
-            write_outcome(outcomes[-1], path)
+            group.by_first(functools.partial(write_outcome, outcomes[-1], path))
     console = Console(stderr=piped)
     console.print(
         f"{options.task}, protocol {exams[0].protocol}, {len(outcomes[0].rows)} items", highlight=False
@@ -231,14 +236,21 @@ def _examine(subject: Subject, exam: Examination, data: Path) -> Outcome:
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from dtm.distributed import current
     from dtm.evaluation.protocol import examine
 
     # The progress bar goes to stderr and only to a terminal, so that stdout can be redirected.
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not (console.is_terminal and current().is_first)
+    ) as bar:
         job = bar.add_task(f"{exam.task}, {exam.length} tokens", total=None)
-        return examine(subject, exam, data, lambda rows, items: bar.update(job, advance=rows, total=items))
+
+        def advance(rows: int, items: int) -> None:
+            bar.update(job, advance=rows, total=items)
+
+        return examine(subject, exam, data, advance, current())
 
 
 def _table(outcomes: list[Outcome]) -> object:

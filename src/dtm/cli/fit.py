@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
+from typing import TYPE_CHECKING
 
 from dtm.cli.parse import make_parser
 from dtm.errors import ConfigError, require
+
+if TYPE_CHECKING:
+    from dtm.capacity.fit import Fit
 
 UNITS = {"K": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
@@ -16,6 +20,7 @@ NUMBERS = {
     "block": (32, "tokens of a block, where the model has none of its own"),
     "rank": (128, "rank of the adapters"),
     "rollouts": (480, "rollouts in the buffer"),
+    "gpus": (1, "GPUs of the memory, one process on each"),
 }
 
 
@@ -29,7 +34,7 @@ def fit(arguments: list[str]) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from dtm.capacity.fit import CONTEXT, advice, fit
+    from dtm.capacity.fit import CONTEXT, advice, fit, fit_in_full
     from dtm.capacity.memory import TrainingShape, active_parameters, parameters
     from dtm.capacity.preflight import available, format_bytes
     from dtm.methods.c_dtm import HELD
@@ -63,6 +68,9 @@ def fit(arguments: list[str]) -> int:
         counts = one.rows_recomputed, one.rows_kept, one.batch_exact, one.batch_cached
         table.add_row("NF4" if one.nf4 else "bfloat16", *map(str, counts))
     Console().print(table)
+    if options.gpus > 1:
+        print(f"with adapters each of {options.gpus} GPUs keeps the base, and takes its share of every batch")
+        print(in_shares(fit_in_full(shape, run, block, memory - CONTEXT, options.gpus), options.gpus))
     same = (
         f"--adapter.rank {options.rank} --adapter.targets {options.targets} "
         f"--task.completion-length {options.completion} --decoding.block {block}"
@@ -70,6 +78,21 @@ def fit(arguments: list[str]) -> int:
     for name, flags in advice(shape, run, found, memory - CONTEXT).items():
         print(f"{name + ':':<16} {flags} {same}")
     return 0
+
+
+def in_shares(found: Fit, gpus: int) -> str:
+    """Say whether all weights can be trained, in shares over several GPUs, and with which flags."""
+    from dtm.capacity.preflight import format_bytes
+
+    kept = format_bytes(found.smallest.persistent)
+    if not (found.rows_recomputed and found.batch_exact):
+        least = format_bytes(found.smallest.total)
+        return f"all weights trained in shares over {gpus} GPUs: does not fit, one row needs {least} on each"
+    return (
+        f"all weights trained in shares over {gpus} GPUs: {kept} of state on each; --adapter.rank None "
+        f"--distributed.shard full --model.recompute all --optimizer.micro-batch {found.rows_recomputed} "
+        f"--decoding.batch {found.batch_exact}"
+    )
 
 
 def _fit_parser() -> argparse.ArgumentParser:

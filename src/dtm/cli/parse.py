@@ -75,6 +75,21 @@ def join_resume(arguments: Sequence[str]) -> list[str]:
     return joined
 
 
+PROCESSES_HELP = "processes on this machine, one for each GPU; several machines: torchrun (default: 1)"
+
+
+def take_processes(arguments: Sequence[str]) -> tuple[int | None, list[str]]:
+    """Take ``--processes N`` out of the arguments.
+
+    >>> take_processes(["maze-small", "--processes", "2", "--seed", "1"])
+    (2, ['maze-small', '--seed', '1'])
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
+    parser.add_argument("--processes", type=int)
+    found, left = parser.parse_known_args(list(arguments))
+    return found.processes, left
+
+
 def seed(text: str) -> int:
     """Parse a seed: an integer that is not negative."""
     number = int(text)

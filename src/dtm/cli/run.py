@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dtm.cli.parse import (
+    PROCESSES_HELP,
     SYMBOLS,
     add_resume,
     first_line,
@@ -151,6 +152,7 @@ def _parse_run(
     )
     add_resume(own.add_argument, "recipe's")
     own.add_argument("--dry-run", action="store_true", help="print the resolved plan and stop")
+    own.add_argument("--processes", type=int, metavar="N", help=PROCESSES_HELP)  # taken by `dtm.cli.main`
     options, flags = parser.parse_known_args(join_resume(arguments))
 
     from dtm.cli.help import page, requested
@@ -189,6 +191,7 @@ options
   --resume [auto]           continue the run in --out, or the recipe's latest; auto: if there is one
   --config FILE             YAML file with fields to change; `dtm recipes show NAME` prints one
   --dry-run                 print the resolved plan and stop
+  --processes N             processes on this machine, one for each GPU; several machines: torchrun
   --method NAME             the method: a name below, or path/to/file.py:Class
   --task KIND               the task: its kind, or path/to/file.py:Class
   --reward FILE.py:NAME     your own reward function, or module:name
@@ -205,6 +208,9 @@ def _dry_run(assembly: Assembly, plan: Mapping[str, str]) -> int:
     if assembly.has_base:
         assembly.preflight()
     return 0
+
+
+EACH_RUN = "processes of each run on this machine (default: 1)"
 
 
 def sweep(arguments: list[str]) -> int:
@@ -226,6 +232,7 @@ def sweep(arguments: list[str]) -> int:
     )
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 0 … N − 1 (default: 3)")
     parser.add_argument("--jobs", type=int, default=1, metavar="J", help="runs side by side (default: 1)")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help=EACH_RUN)
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="folder of runs and results (default: runs/RECIPE-sweep)"
     )
@@ -260,7 +267,7 @@ def sweep(arguments: list[str]) -> int:
     out, seeds = options.out or RUNS / f"{options.recipe}-sweep", range(options.seeds)
     if options.dry_run:
         return print_plan(over_seeds(settings, seeds), out, options.jobs)
-    runs = run_all(over_seeds(settings, seeds), out, options.jobs)
+    runs = run_all(over_seeds(settings, seeds), out, options.jobs, processes=options.processes)
     rows = sweep_rows(settings, seeds, runs)
     command = shlex.join(["dtm", "sweep", *arguments])
     made = {"command": command, "commit": environment()["commit"], "seeds": list(seeds)}

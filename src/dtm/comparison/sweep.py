@@ -57,13 +57,15 @@ def run_all(
     say: Say = print,
     verb: Verb = "train",
     all_must_finish: bool = True,
+    processes: int = 1,
 ) -> dict[str, Run]:
     """Train (or pretrain) every configuration in ``out/NAME``, ``jobs`` at a time; the finished runs.
 
-    A run that fails does not stop the others; at the end the failures are named with their logs, as an error
-    if all must finish.
+    Each run has ``processes`` processes. A run that fails does not stop the others; at the end the failures
+    are named with their logs, as an error if all must finish.
     """
     require(jobs >= 1, f"jobs must be at least 1, got {jobs}")
+    require(processes >= 1, f"--processes must be at least 1, got {processes}")
     waiting = [job for job in _checked_jobs(configs, out, verb) if not job.is_finished]
     total, failed = len(waiting), []
     running: list[_Job] = []
@@ -72,7 +74,7 @@ def run_all(
             while waiting or running:
                 interrupts.check()
                 while waiting and len(running) < jobs:
-                    running.append(waiting.pop(0).start())
+                    running.append(waiting.pop(0).start(processes))
                 time.sleep(POLL)
                 for job in [job for job in running if job.has_ended]:
                     running.remove(job)
@@ -234,7 +236,7 @@ class _Job:
             CheckpointError,
         )
 
-    def start(self) -> _Job:
+    def start(self, processes: int = 1) -> _Job:
         """Begin the run, or continue it if it was stopped; it ends when this process ends."""
         resumes = (self.folder / "config.yaml").is_file()
         # The file holds every field, so a configuration that comes from no recipe can start from any.
@@ -242,6 +244,8 @@ class _Job:
         command = [sys.executable, "-m", "dtm", self.verb, recipe, "--out", str(self.folder)]
         if resumes:
             command.append("--resume")
+        if processes > 1:
+            command += ["--processes", str(processes)]
         settings = self.folder.with_name(f"{self.name}.yaml")
         write_text(settings, to_yaml(self.config))
         command += ["--config", str(settings)]

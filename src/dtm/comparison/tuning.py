@@ -74,7 +74,12 @@ def _rate(config: RunConfig, number: int) -> float:
 
 
 def tune(
-    configs: Mapping[str, RunConfig], count: int, out: Path, jobs: int, say: Say = print
+    configs: Mapping[str, RunConfig],
+    count: int,
+    out: Path,
+    jobs: int,
+    say: Say = print,
+    processes: int = 1,
 ) -> tuple[dict[str, RunConfig], list[Trial]]:
     """Every method with the settings that its trials picked, and all trials."""
     grid = {name: trials(config, count) for name, config in configs.items()}
@@ -88,6 +93,7 @@ def tune(
         jobs,
         say,
         all_must_finish=False,
+        processes=processes,
     )
     picked, records = {}, []
     for name, settings in grid.items():

@@ -9,7 +9,7 @@ from dtm.config.method import IteratingConfig, MethodConfig
 from dtm.config.model import AdapterConfig, ModelConfig, PretrainConfig
 from dtm.config.registry import METHODS, configure_method, configure_task
 from dtm.config.reward import RewardConfig
-from dtm.config.run import CheckpointConfig, RunConfig
+from dtm.config.run import CheckpointConfig, DistributedConfig, RunConfig
 from dtm.config.task import LanguageConfig, MazeConfig, MiniConfig, TaskConfig
 from dtm.config.training import IterateConfig, OptimizerConfig, ReplayConfig, TiltConfig
 
@@ -19,6 +19,7 @@ __all__ = [
     "AuditConfig",
     "CheckpointConfig",
     "DecodingConfig",
+    "DistributedConfig",
     "EvaluationConfig",
     "IterateConfig",
     "IteratingConfig",

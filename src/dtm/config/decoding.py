@@ -40,6 +40,9 @@ class DecodingConfig:
     an approximation: see audit. Updates never use them."""
     batch: int = 256
     """Sequences decoded together."""
+    ahead: bool = False
+    """Draw the rollouts of the next refresh in a thread while the student trains; for loops that refresh. The
+    same rollouts, since π_a does not change within a phase; needs memory for both at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

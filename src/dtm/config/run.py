@@ -30,6 +30,19 @@ class CheckpointConfig:
             require(value is None or value >= 1, f"checkpoint.{name} must be at least 1, got {value}")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DistributedConfig:
+    """Several processes: torchrun or --processes starts them; they do not change what a run computes."""
+
+    shard: Literal["auto", "none", "full"] = "auto"
+    """full: every process keeps a share of the weights and of the optimiser's state (FSDP2), for models that
+    are trained in full and that one GPU cannot hold. none: every process keeps all. auto: none where it fits,
+    else full."""
+    row_order: bool = False
+    """Sum gradients row by row, in one order: equal bit for bit for any number of processes, and as slow as
+    one. Otherwise, and with weights in shares, they are equal up to rounding."""
+
+
 def _c_dtm() -> MethodConfig:
     from dtm.config.registry import configure_method  # imports the method, and with it torch
 
@@ -70,6 +83,7 @@ class RunConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
 
     def __post_init__(self) -> None:
         require(self.seed >= 0, f"seed must not be negative, got {self.seed}")

@@ -28,6 +28,7 @@ CHANGEABLE = frozenset(
     (
         *("reward.on_error", "reward.timeout", "reward.workers", "reward.in_process"),
         *("corpus.workers", "checkpoint.every", "checkpoint.keep"),
+        *("distributed.row_order", "distributed.shard", "decoding.ahead"),
     )
 )
 """Fields that a run may be continued with other values of."""

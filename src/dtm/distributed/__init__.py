@@ -1,16 +1,9 @@
-"""Several processes. This release trains with one; nothing else in the package knows about ranks."""
+"""Several processes: the one place that knows about ranks.
 
-from __future__ import annotations
+Other packages use the verbs of a `Group` (share, gather, together, by_first, accumulate) and never a rank.
+With one process every verb is the identity, and nothing of torch.distributed is imported.
+"""
 
-import os
+from dtm.distributed.group import ALONE, Group, current, is_first_process, launched, was_shared
 
-from dtm.errors import require
-
-
-def require_one_process() -> None:
-    """Refuse a launch with several processes before anything starts."""
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    require(
-        processes == 1,
-        f"{processes} processes were launched; this release trains with one. Start it without torchrun.",
-    )
+__all__ = ["ALONE", "Group", "current", "is_first_process", "launched", "was_shared"]

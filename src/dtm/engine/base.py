@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from dtm.engine.decoder import Decoder
@@ -20,10 +21,13 @@ class RolloutEngine(Protocol):
         """Draw with these weights from now on."""
         ...
 
-    def generate(self, prompts: Prompts, completions: int, seed: int) -> Completions:
+    def generate(
+        self, prompts: Prompts, completions: int, seed: int, rows: Sequence[int] | None = None
+    ) -> Completions:
         """Complete each of N prompts K times; completions of a prompt are neighbours in the N·K rows.
 
-        Equal seeds and weights give equal draws; different seeds give independent ones.
+        Equal seeds and weights give equal draws; different seeds give independent ones. With ``rows`` only
+        these of the N·K rows are drawn and returned, each as it is among all.
         """
         ...
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from dtm.distributed import ALONE, Group
 from dtm.engine.base import RolloutEngine
 from dtm.random import stream
-from dtm.records import COMPLETION_TENSORS, Prompts, Rollouts, join_prompts
+from dtm.records import COMPLETION_TENSORS, Completions, Prompts, Rollouts, join_prompts
 from dtm.tasks.base import Task
-from dtm.tasks.rewards import Scorer
+from dtm.tasks.rewards import Scorer, Scores
 
 
 def prompts_in_order(task: Task, first: int, count: int, chunk: int, seed: int) -> Prompts:
@@ -42,21 +45,41 @@ class Collected:
 
 
 @dataclass(frozen=True, slots=True)
+class Drawn:
+    """Finished rows, the same as the reward reads them, and their scores."""
+
+    finished: Completions
+    views: list[Any]
+    scores: Scores
+
+
+@dataclass(frozen=True, slots=True)
 class Collector:
-    """A task, its reward, and the engine that draws; the model is the one that the engine has loaded."""
+    """A task, its reward, and the engine that draws; the model is the one that the engine has loaded.
+
+    In a ``group`` every process draws and scores its share of the rows, and all return all of them.
+    """
 
     task: Task
     scorer: Scorer
     engine: RolloutEngine
+    group: Group = ALONE
 
     def collect(
-        self, prompts: Prompts, completions: int, tilt: float, seed: int, first_group: int = 0
+        self,
+        prompts: Prompts,
+        completions: int,
+        tilt: float,
+        seed: int,
+        first_group: int = 0,
+        ahead: Drawn | None = None,
     ) -> Collected:
-        """Return ``completions`` rewarded rollouts of each prompt; prompt j is group ``first_group + j``."""
-        finished = self.engine.generate(prompts, completions, seed)
-        repeated = prompts.repeat(completions)
-        views = self.task.read(finished.written[:, : self.task.completion_length])
-        scores = self.scorer(repeated.views, views, repeated.columns)
+        """Return ``completions`` rewarded rollouts of each prompt; prompt j is group ``first_group + j``.
+
+        ``ahead`` are the rows of this process if `share` has drawn them already.
+        """
+        drawn, repeated = self.draw(prompts, completions, seed, ahead), prompts.repeat(completions)
+        finished, views, scores = drawn.finished, drawn.views, drawn.scores.rewards
         keep = [row for row, score in enumerate(scores) if score is not None]
         device = finished.tokens.device
         rows = torch.tensor(keep, device=device)
@@ -74,3 +97,39 @@ class Collector:
             {name: [values[row] for row in keep] for name, values in repeated.columns.items()},
             len(scores) - len(keep),
         )
+
+    def draw(self, prompts: Prompts, completions: int, seed: int, ahead: Drawn | None = None) -> Drawn:
+        """Return ``completions`` scored rows of each prompt; at least one of all has a reward."""
+        parts = self.group.together(lambda: ahead or self.share(prompts, completions, seed))
+        drawn = parts[0] if len(parts) == 1 else _joined(parts, prompts.tokens.device)
+        self.scorer.require_some(drawn.scores)
+        return drawn
+
+    def share(self, prompts: Prompts, completions: int, seed: int) -> Drawn:
+        """Draw and score the rows of this process; those of several processes go to the CPU."""
+        asked = prompts.repeat(completions)
+        own = self.group.share(len(asked))
+        rows, part = None if len(own) == len(asked) else own, slice(own.start, own.stop)
+        finished = self.engine.generate(prompts, completions, seed, rows)
+        views = self.task.read(finished.written[:, : self.task.completion_length]) if own else []
+        columns = {name: values[part] for name, values in asked.columns.items()}
+        scores = self.scorer.score(asked.views[part], views, columns)
+        return Drawn(finished if self.group.size == 1 else _on_cpu(finished), views, scores)
+
+
+def _on_cpu(rows: Completions) -> Completions:
+    return Completions(**{name: getattr(rows, name).cpu() for name in COMPLETION_TENSORS})
+
+
+def _joined(parts: Sequence[Drawn], device: torch.device) -> Drawn:
+    """The rows of several processes, one after the other, on a device."""
+    finished, scores = [part.finished for part in parts], [part.scores for part in parts]
+    rows = {name: torch.cat([getattr(each, name) for each in finished]) for name in COMPLETION_TENSORS}
+    return Drawn(
+        Completions(**{name: tensor.to(device) for name, tensor in rows.items()}),
+        [view for part in parts for view in part.views],
+        Scores(
+            [reward for each in scores for reward in each.rewards],
+            sum((each.reasons for each in scores), Counter()),
+        ),
+    )

@@ -51,6 +51,7 @@ def generate(
     seed: int = 0,
     completions: int = 1,
     batch: int = 256,
+    rows: Sequence[int] | None = None,
     between: Callable[[], None] = lambda: None,
     ended: Ended | None = None,
 ) -> Completions:
@@ -66,6 +67,7 @@ def generate(
         seed: of the noise; the same seed gives the same completions.
         completions: K, how often each prompt is completed; these rows are neighbours in the result.
         batch: rows decoded together.
+        rows: numbers of the rows to decode, the others are left out; None: all.
         between: called before each batch of rows; may raise to stop.
         ended: says which rows end early, by default those with an end token if the decoder stops there.
             Their other tokens become end tokens.
@@ -94,7 +96,8 @@ def generate(
     starts = canvas.is_completion.int().argmax(1).tolist()
     in_columns = model.attention_block is not None
     blocks = Blocks.of(starts, canvas.tokens.shape[1], decoder, in_columns)
-    waiting = deque(Row(number, blocks.size_of(number, 0)) for number in range(len(canvas)))
+    numbers = range(len(canvas)) if rows is None else rows
+    waiting = deque(Row(number, blocks.size_of(number, 0)) for number in numbers)
     working, finished = [waiting.popleft() for _ in range(min(batch, len(waiting)))], list[Row]()
     known = torch.cat([canvas.tokens, canvas.attention], dim=1)
     passes = passes_of(model, decoder, blocks, known, len(working))
@@ -102,18 +105,18 @@ def generate(
     grain = 1 if passes.in_rounds else -(-len(working) // BATCH_SIZES)
     while working:
         between()
-        rows = working + finished[: -len(working) % grain]  # finished rows fill up the batch
-        now = Batch.of(rows, blocks, seed, attention_mask, device)
+        together = working + finished[: -len(working) % grain]  # finished rows fill up the batch
+        now = Batch.of(together, blocks, seed, attention_mask, device)
         since, is_over = 0, all if passes.in_rounds else any
         while not is_over(row.left == 0 for row in working):
-            stepper.step(canvas, now, rows, since)
+            stepper.step(canvas, now, together, since)
             since += 1
         over = _move_on(working, blocks, canvas, ended, model.eos_id)
         finished += [row for row, is_done in zip(working, over, strict=True) if is_done]
         working, slots = _next_rows(working, waiting, over)
         if 0 < len(slots) < len(over):
             passes.keep(slots)
-    return canvas
+    return canvas if rows is None else canvas.take(rows)
 
 
 def at_end_token(eos_id: int) -> Ended:

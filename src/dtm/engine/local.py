@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import final
 
 from dtm.engine.decoder import Decoder
@@ -35,8 +35,10 @@ class LocalEngine:
         self.decoder.require_model(model)
         self._model = model
 
-    def generate(self, prompts: Prompts, completions: int, seed: int) -> Completions:
-        """Complete each prompt so many times.
+    def generate(
+        self, prompts: Prompts, completions: int, seed: int, rows: Sequence[int] | None = None
+    ) -> Completions:
+        """Complete each prompt so many times, or draw only some of these rows.
 
         Its passes are counted here, and not by whoever else listens to the model.
         """
@@ -53,6 +55,7 @@ class LocalEngine:
                 seed=seed,
                 completions=completions,
                 batch=self.batch,
+                rows=rows,
                 between=self.between,
             )
         finally:

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from dtm.distributed import ALONE, Group
 from dtm.engine import Decoder, generate
 from dtm.models.denoiser import Denoiser
 from dtm.random import derived_seed
@@ -21,7 +22,7 @@ from dtm.records import Completions, Prompts
 from dtm.tasks.language.task import pad_left
 
 Done = Callable[[int, int], None]
-"""Called with the number of items that a batch has finished, and the number of all items."""
+"""Called with the number of items that a batch has finished, and the number of all items of this process."""
 
 
 def complete(
@@ -32,13 +33,25 @@ def complete(
     batch: int,
     device: torch.device,
     done: Done = lambda rows, items: None,
+    group: Group = ALONE,
 ) -> Int[Tensor, "N C"]:
-    """Return ``length`` tokens for each prompt."""
+    """Return ``length`` tokens for each prompt; batches are shared out in the ``group``."""
+    found = list(batches(prompts, batch))
+    own = group.share(len(found))
+    own_batches = found[own.start : own.stop]
+
+    def draw() -> list[Int[Tensor, "B C"]]:
+        drawn = []
+        for rows in own_batches:
+            finished = complete_batch(model, [prompts[row] for row in rows], length, decoder, device)
+            drawn.append(finished.written[:, :length].cpu())
+            done(len(rows), sum(map(len, own_batches)))
+        return drawn
+
     written = torch.empty(len(prompts), length, dtype=torch.long)
-    for rows in batches(prompts, batch):
-        finished = complete_batch(model, [prompts[row] for row in rows], length, decoder, device)
-        written[rows] = finished.written[:, :length].cpu()
-        done(len(rows), len(prompts))
+    drawn = [tokens for share in group.together(draw) for tokens in share]
+    for rows, tokens in zip(found, drawn, strict=True):
+        written[rows] = tokens
     return written
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from dtm.distributed import ALONE, Group
 from dtm.engine import Decoder, SampledConfidence
 from dtm.errors import nearest, require
 from dtm.evaluation.complete import Done, complete
@@ -84,7 +85,11 @@ class Outcome:
 
 
 def examine(
-    subject: Subject, asked: Examination, data: Path, done: Done = lambda rows, items: None
+    subject: Subject,
+    asked: Examination,
+    data: Path,
+    done: Done = lambda rows, items: None,
+    group: Group = ALONE,
 ) -> Outcome:
     """Decode every item of the test set once, and grade the answers."""
     begin = time.perf_counter()
@@ -95,7 +100,9 @@ def examine(
     decoder = asked.decoder(subject.model.attention_block)
     together = 1 if subject.device.type == "cpu" else asked.batch
     with subject.autocast():
-        written = complete(subject.model, prompts, asked.length, decoder, together, subject.device, done)
+        written = complete(
+            subject.model, prompts, asked.length, decoder, together, subject.device, done, group
+        )
     generations = [subject.chat.read(ids, special=True) for ids in written.tolist()]
     lengths = effective_lengths(written, subject.model.eos_id).tolist()
     columns = {name: [item.columns[name] for item in items] for name in items[0].columns}

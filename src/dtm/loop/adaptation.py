@@ -9,6 +9,7 @@ from typing import Any
 from dtm.config import EvaluationConfig, LanguageConfig
 from dtm.config.adapt import AdaptConfig, run_name
 from dtm.config.serialise import load_yaml, obstacles
+from dtm.distributed import ALONE, Group, current
 from dtm.engine import Decoder, LocalEngine
 from dtm.engine.collect import Collector
 from dtm.engine.orders import ORDERS
@@ -62,10 +63,11 @@ def adapt(
         if found.is_finished:
             return found
     corpus_shares(config.corpus)  # mistakes surface before any work
+    group = current()
     placement = Placement.resolve(config.device, config.precision, config.compile, nf4=False)
     source = load_any(config.source, mask_token=config.mask_token)
     require_attention(config, source.model)
-    with held(found, config, "adapt", out) as folder:
+    with held(found, config, "adapt", out, group) as folder:
         with Interrupts() as interrupts:
             try:
                 adapter = new_adapter(
@@ -73,15 +75,16 @@ def adapt(
                     source,
                     placement,
                     folder.path,
-                    callbacks=[JsonLines(folder.metrics), *callbacks],
+                    callbacks=[JsonLines(folder.metrics), *callbacks] if group.is_first else [],
                     checkpoints=folder.checkpoints,
                     between=interrupts.check,
+                    group=group,
                 )
                 if has_checkpoint(folder.checkpoints):
                     adapter.resume(folder.checkpoints)
                 bound = adapter.run()
                 adapter.save()
-                interrupts.check()
+                group.together(interrupts.check)
             except Interrupted:
                 return folder
         _finish(config, source, adapter, bound, folder)
@@ -92,19 +95,24 @@ def _finish(
     config: AdaptConfig, source: Source, adapter: Pretrainer, bound: float, folder: RunFolder
 ) -> None:
     """Write the model, its origin and its measures."""
-    if not folder.model.exists():  # it does if the run was stopped while it was measured
-        save_hub(adapter.model, source.tokenizer, folder.model)
-    kept_out = held_out_instructions(folder.path) if (folder.path / INSTRUCTIONS).is_file() else []
-    if kept_out:
-        save_rows(kept_out, folder.model / HELD_OUT_INSTRUCTIONS)
-    write_json(folder.model / "source.json", {"name": source.name, "sha256": source.sha256})
-    measures = measure_tasks(config, adapter.model, folder.model, adapter.placement)
+    adapter.group.by_first(lambda: _write_model(source, adapter.model, folder))
+    measures = measure_tasks(config, adapter.model, folder.model, adapter.placement, adapter.group)
     spent = {
         "minutes": adapter.seconds / 60,
         "tokens": adapter.tokens,
         "tokens_per_second": adapter.tokens / adapter.seconds,
     }
-    write_json(folder.summary, {"held_out_bound": bound, **spent, **measures})
+    summary = {"held_out_bound": bound, **spent, **measures}
+    adapter.group.by_first(lambda: write_json(folder.summary, summary))
+
+
+def _write_model(source: Source, model: Transformer, folder: RunFolder) -> None:
+    if not folder.model.exists():  # it does if the run was stopped while it was measured
+        save_hub(model, source.tokenizer, folder.model)
+    kept_out = held_out_instructions(folder.path) if (folder.path / INSTRUCTIONS).is_file() else []
+    if kept_out:
+        save_rows(kept_out, folder.model / HELD_OUT_INSTRUCTIONS)
+    write_json(folder.model / "source.json", {"name": source.name, "sha256": source.sha256})
 
 
 def require_attention(config: AdaptConfig, model: Transformer) -> None:
@@ -134,12 +142,13 @@ def new_adapter(
     callbacks: Sequence[Callback] = (),
     checkpoints: Path | None = None,
     between: Callable[[], None] = lambda: None,
+    group: Group = ALONE,
 ) -> Pretrainer:
     """The training that adapts a source; the instructions that the source writes first go to the folder."""
     chat = Chat(source.tokenizer)
     training, kept_out = (
         mixture_of(parts, config, chat, source.eos_id)
-        for parts in corpus_parts(config, source.model, chat, placement, folder, between)
+        for parts in corpus_parts(config, source.model, chat, placement, folder, between, group)
     )
     return Pretrainer(
         as_diffusion(source.model, source.mask_id, config.attention_block),
@@ -151,6 +160,7 @@ def new_adapter(
         callbacks=callbacks,
         checkpoints=checkpoints,
         between=between,
+        group=group,
     )
 
 
@@ -167,7 +177,7 @@ def adaptation_masks(config: AdaptConfig, eos_id: int) -> tuple[Masking, Masking
 
 
 def measure_tasks(
-    config: AdaptConfig, model: Transformer, folder: Path, placement: Placement
+    config: AdaptConfig, model: Transformer, folder: Path, placement: Placement, group: Group = ALONE
 ) -> dict[str, dict[str, float]]:
     """Accuracy on validation prompts of the tasks in the corpus, at temperature 1, one token per step."""
     measures: dict[str, dict[str, float]] = {}
@@ -178,7 +188,7 @@ def measure_tasks(
         task = language_task(LanguageConfig(**settings, completion_length=MEASURED[kind]), folder)
         engine = LocalEngine(decoder, MEASURED[kind], config.measured)
         engine.load(model.eval())
-        collector = Collector(task, Scorer(task.reward, kind), engine)
+        collector = Collector(task, Scorer(task.reward, kind), engine, group)
         with placement.autocast():
             setting = EvaluationConfig(prompts=config.measured, completions=1)
             measures[kind] = dict(evaluate(collector, setting, placement.device).measures)

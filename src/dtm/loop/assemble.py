@@ -7,15 +7,16 @@ that every mistake in a configuration surfaces before any work; the base is load
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from dtm.capacity.memory import Memory, TrainingShape, estimate, parameters
-from dtm.capacity.preflight import check_device, check_fp8, check_memory, recomputed_blocks
+from dtm.capacity.preflight import available, check_device, check_fp8, check_memory, recomputed_blocks
 from dtm.config import LanguageConfig, MazeConfig, MiniConfig, RunConfig, TaskConfig
 from dtm.config.registry import load_method_class
+from dtm.distributed import Group, current
 from dtm.engine import Decoder, LocalEngine, RolloutEngine, build_decoder
 from dtm.engine.collect import Collector
 from dtm.engine.draws import head_rows
@@ -70,6 +71,8 @@ class Assembly:
     """Where the base lies; None: it was given as an object, or is still to be pretrained."""
     given_model: Denoiser | None = None
     """A base that was given as an object."""
+    group: Group = field(default_factory=current)
+    """The processes of the run."""
 
     @property
     def run_config(self) -> RunConfig:
@@ -125,6 +128,30 @@ class Assembly:
         return LoRA(rank=adapter.rank, alpha=adapter.alpha, dropout=adapter.dropout, targets=targets)
 
     @cached_property
+    def sharded(self) -> bool:
+        """Whether the processes share out the weights (`DistributedConfig.shard`)."""
+        mode = self.config.distributed.shard
+        if mode == "none" or self.group.size == 1:
+            return False
+        if mode == "full":
+            refused = {
+                "adapters, which are small beside a base that every process keeps": self.lora is not None,
+                "decoding.fp8, whose copies are whole": self.config.decoding.fp8,
+                "decoding.ahead, which needs π_a whole while it is in shares": self.config.decoding.ahead,
+                "a model that is not a native transformer": self.shape is None,
+            }
+            for what, is_asked in refused.items():
+                require(not is_asked, f"distributed.shard full does not go with {what}: use shard none")
+            return True
+        if self.shape is None or self.lora is not None:
+            return False
+        if self.config.decoding.fp8 or self.config.decoding.ahead:
+            return False
+        smallest = replace(self._training_shape(self.shape, shards=1), recompute=self.shape.layers)
+        alone = estimate(self.shape, smallest).total <= available(self.placement.device)
+        return not all(self.group.gather(alone))
+
+    @cached_property
     def prompt_width(self) -> int:
         """Columns of a prompt, from a few of them; whole blocks where attention is block-causal."""
         width = self.task.prompts("train", 16, stream(0, "forecast")).tokens.shape[1]
@@ -149,7 +176,7 @@ class Assembly:
         """Blocks under activation checkpointing; ``loaded`` bytes of the model are in memory already."""
         return recomputed_blocks(self.config.model.recompute, shape, run, self.placement.device, loaded)
 
-    def _training_shape(self, shape: TransformerConfig) -> TrainingShape:
+    def _training_shape(self, shape: TransformerConfig, shards: int | None = None) -> TrainingShape:
         config, completion, together = self.config, self.task.completion_length, self.config.decoding.batch
         half, method = self.placement.is_half, self.method
         candidates = together * (config.decoding.block or completion)
@@ -171,6 +198,7 @@ class Assembly:
             cached=config.decoding.cache == ("block" if shape.attention_block is None else "prefix"),
             merged=config.adapter.merge,
             fp8=config.decoding.fp8,
+            shards=shards or (self.group.size if self.sharded else 1),
         )
 
     def preflight(self) -> None:
@@ -206,6 +234,7 @@ class Assembly:
             lora=self.lora,
             merge=self.config.adapter.merge,
             keep_base=self.method.reads_base,
+            sharded=self.sharded,
             generator=stream(self.config.seed, "adapters"),
         )
         if self.placement.compiles:
@@ -218,11 +247,13 @@ class Assembly:
 
     def collector(self, between: Callable[[], None] = lambda: None) -> Collector:
         """Rollouts with rewards, drawn by the configured engine."""
-        return Collector(self.task, self.scorer, self.engine(self.decoder, between))
+        return Collector(self.task, self.scorer, self.engine(self.decoder, between), self.group)
 
     def engine(self, decoder: Decoder, between: Callable[[], None] = lambda: None) -> RolloutEngine:
         """An engine that draws completions of the task; its model is loaded later."""
-        return LocalEngine(decoder, self.task.completion_length, self.config.decoding.batch, between)
+        # Kernels may round differently for other numbers of rows; a row alone is the same in every process.
+        batch = 1 if self.config.distributed.row_order else self.config.decoding.batch
+        return LocalEngine(decoder, self.task.completion_length, batch, between)
 
     def pretraining_masks(self) -> tuple[MaskCount, MaskCount]:
         """The masks of `dtm pretrain`: of most steps, and of the last ones if the base is to settle."""

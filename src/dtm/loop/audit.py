@@ -7,7 +7,7 @@ prompts are decoded both ways; past a limit the run continues without shortcuts.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -99,12 +99,14 @@ def audit(collector: Collector, exact: RolloutEngine, prompts: Prompts, rows: in
     """
     order = torch.randperm(len(prompts), generator=stream(seed, "audited rows"))[:rows]
     asked = prompts.select(order.tolist())
-    tokens, rewards = [], []
-    for engine in (collector.engine, exact):
-        tokens.append(engine.generate(asked, 1, seed).written[:, : collector.task.completion_length])
-        rewards.append(collector.scorer(asked.views, collector.task.read(tokens[-1]), asked.columns))
-    shifts = [a - b if a is not None and b is not None else 0.0 for a, b in zip(*rewards, strict=True)]
-    shares = agreement(tokens[0], tokens[1], collector.task.eos_id).double()
+    short, long = (
+        replace(collector, engine=engine).draw(asked, 1, seed) for engine in (collector.engine, exact)
+    )
+    rewards = zip(short.scores.rewards, long.scores.rewards, strict=True)
+    shifts = [a - b if a is not None and b is not None else 0.0 for a, b in rewards]
+    length = collector.task.completion_length
+    tokens, expected = (drawn.finished.written[:, :length] for drawn in (short, long))
+    shares = agreement(tokens, expected, collector.task.eos_id).double()
     return Tally(
         len(asked),
         float(shares.sum()),

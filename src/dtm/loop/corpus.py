@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 
 from dtm.config.adapt import SHARES, AdaptConfig, CorpusConfig
+from dtm.distributed import ALONE, Group
 from dtm.errors import ConfigError, DataError, DtmWarning, require
 from dtm.loop.instructions import held_out_instructions, training_instructions
 from dtm.loop.pretraining import Corpus
@@ -129,13 +130,16 @@ def corpus_parts(
     placement: Placement,
     folder: Path,
     between: Callable[[], None] = lambda: None,
+    group: Group = ALONE,
 ) -> tuple[Parts, Parts]:
     """The parts that have a share: those to train on, and those of rows that are kept out of the training.
 
     The source writes its instructions into the folder, unless they are there.
     """
     shares, (training, held_out) = corpus_shares(config.corpus), _makers(config, chat)
-    training["general"] = lambda: Rows(training_instructions(config, model, chat, placement, folder, between))
+    training["general"] = lambda: Rows(
+        training_instructions(config, model, chat, placement, folder, between, group)
+    )
     held_out["general"] = lambda: Rows(held_out_instructions(folder))
     return tuple(  # type: ignore[return-value]
         {name: (share, made[name]()) for name, share in shares.items()} for made in (training, held_out)

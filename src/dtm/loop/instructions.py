@@ -14,6 +14,7 @@ import torch
 from dtm.capacity.memory import cache_bytes
 from dtm.capacity.preflight import available
 from dtm.config.adapt import AdaptConfig
+from dtm.distributed import ALONE, Group
 from dtm.engine import Decoder, generate
 from dtm.errors import DataError, require
 from dtm.models.placement import Placement
@@ -44,6 +45,7 @@ def write_instructions(
     seed: int,
     batch: int,
     between: Callable[[], None] = lambda: None,
+    group: Group = ALONE,
 ) -> list[Example]:
     """Let an autoregressive model write about ``count`` instructions and answer them.
 
@@ -56,10 +58,13 @@ def write_instructions(
     def complete(prompts: Sequence[Sequence[int]], length: int, purpose: str) -> list[str | None]:
         tokens, attention = pad_left(prompts, model.eos_id)
         asked = Prompts(tokens, attention, [""] * len(prompts)).to(device)
-        done = generate(
-            model, asked, length, decoder, seed=derived_seed(seed, purpose), batch=batch, between=between
-        )
-        return [_ended(row, model.eos_id, chat) for row in done.tokens[:, -length:].tolist()]
+        noise, own = derived_seed(seed, purpose), group.share(len(prompts))
+
+        def share() -> list[str | None]:
+            done = generate(model, asked, length, decoder, seed=noise, batch=batch, rows=own, between=between)
+            return [_ended(row, model.eos_id, chat) for row in done.tokens[:, -length:].tolist()]
+
+        return [text for texts in group.together(share) for text in texts]
 
     begun = chat.user_turn()
     asked = complete([begun] * count, ASKED, "instructions")
@@ -86,10 +91,11 @@ def training_instructions(
     placement: Placement,
     folder: Path,
     between: Callable[[], None] = lambda: None,
+    group: Group = ALONE,
 ) -> list[Example]:
     """Instructions to train on; the source writes them once, and a resumed run reads them."""
     path = folder / INSTRUCTIONS
-    if not path.is_file():
+    if not group.by_first(path.is_file):
         require(
             model.attention_block == 1,
             "general instructions are written by an autoregressive source, and this one is a masked "
@@ -98,9 +104,10 @@ def training_instructions(
         model.to(placement.device)
         batch = _batch(model, placement.device)
         with placement.autocast():
-            save_rows(
-                write_instructions(model, chat, config.corpus.instructions, config.seed, batch, between), path
+            written = write_instructions(
+                model, chat, config.corpus.instructions, config.seed, batch, between, group
             )
+        group.by_first(lambda: save_rows(written, path))
     rows = read_rows(path)
     return rows[: _training(rows)]
 

@@ -10,6 +10,7 @@ The trainer decides when to update and at which learning rate.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor
 
 from dtm.config import RunConfig
+from dtm.distributed import ALONE, Group
+from dtm.distributed.sharding import whole
 from dtm.errors import DivergedError, require
 from dtm.loop.meter import Meter, Reading
 from dtm.loop.policy import Loop
@@ -42,6 +45,8 @@ class Learner:
     reward_range: float | None
     """max r − min r where it is known; None: that of the buffer."""
     placement: Placement
+    group: Group = ALONE
+    """The processes that share a batch."""
 
     def update(
         self, optimizer: torch.optim.Optimizer, replay: Replay, progress: Progress, lr: float
@@ -50,7 +55,7 @@ class Learner:
         states, weights = self.batch(replay, progress)
         totals = self.gradient(states, weights, self.phase(replay, progress), progress.step)
         clip = self.config.optimizer.clip_norm
-        norm = float(torch.nn.utils.clip_grad_norm_(self.policy.trained(), clip))
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(self.policy.trained(), clip)))
         require(
             math.isfinite(norm),
             f"the gradient at step {progress.step} is not finite. The weights before it are saved; "
@@ -78,27 +83,43 @@ class Learner:
         return Phase(progress.phase, progress.tilt, progress.h, span, progress.control.value)
 
     def gradient(self, states: MaskedStates, weights: Weights, phase: Phase, step: int) -> dict[str, Tensor]:
-        """Accumulate the gradient of a batch; return its metrics, summed over micro-batches."""
+        """Accumulate the gradient of a batch; return its metrics, summed over micro-batches.
+
+        Each process takes its share of the rows: masks and counts are those of the whole batch.
+        """
         self.policy.student.train()
-        totals: dict[str, Tensor] = {}
-        size = self._sequences_together(states)
-        if self._records and states.attention is None and not states.doubled:
+        size, in_order = self._sequences_together(states), self.config.distributed.row_order
+        parts = self._rounds(states.sequences, size)
+        if parts and self._records and states.attention is None and not states.doubled:
             with self.placement.autocast():
-                self.policy.record(states.select(slice(size)).tokens.shape)
-        for start in range(0, states.sequences, size):
-            part = slice(start, start + size)
-            with self.placement.autocast(), self._dropout(start, step):
-                loss = self.method.loss(self.policy, states.select(part), weights.select(part), phase)
-            torch.autograd.backward(loss.value)
-            for name, value in {"loss": loss.value.detach(), **loss.metrics}.items():
+                self.policy.record(states.select(parts[0][0]).tokens.shape)
+
+        def backward() -> list[dict[str, Tensor]]:
+            metrics = []
+            for part, counts in parts:
+                counted = nullcontext() if counts else self.policy.uncounted()
+                with self.placement.autocast(), self._dropout(part.start, step), counted:
+                    loss = self.method.loss(self.policy, states.select(part), weights.select(part), phase)
+                torch.autograd.backward(loss.value if counts else 0 * loss.value)
+                if counts:
+                    metrics.append({"loss": loss.value.detach(), **loss.metrics})
+            return metrics if self.group.size == 1 else [_on_cpu(each) for each in metrics]
+
+        totals: dict[str, Tensor] = {}
+        in_turn = in_order and not self.policy.sharded
+        for metrics in self.group.accumulate(self.policy.trained(), backward, in_turn):
+            for name, value in metrics.items():
                 totals[name] = totals[name] + value if name in totals else value
         self.policy.student.eval()
         return totals
 
     def read(self, meter: Meter) -> Reading | None:
         """The share of the phase's tilt that is absorbed (see `dtm.loop.meter`)."""
-        with self.placement.autocast():
-            return meter.read(self.policy, self.config.optimizer.rows)
+        # With weights in shares all processes make all passes, which count once.
+        group = ALONE if self.policy.sharded else self.group
+        repeats = self.policy.sharded and not self.group.is_first
+        with self.placement.autocast(), self.policy.uncounted() if repeats else nullcontext():
+            return meter.read(self.policy, self.config.optimizer.rows, group)
 
     def rehearse(self, replay: Replay) -> None:
         """Run the passes of an update and of the meter and discard the results, to compile the kernels."""
@@ -111,20 +132,44 @@ class Learner:
     def _stream(self, purpose: str, step: int = 0) -> torch.Generator:
         return stream(self.config.seed, purpose, step, self.placement.device)
 
+    def _rounds(self, sequences: int, size: int) -> list[tuple[slice, bool]]:
+        """The micro-batches of this process, and whether their gradient counts.
+
+        With weights in shares every pass is one of all processes: those with fewer rows repeat a row whose
+        gradient does not count.
+        """
+        unit = self._unit
+        own = [(part, True) for part in self.group.parts(sequences, size, unit)]
+        most = -(-len(self.group.largest_share(sequences, unit)) // size) if self.policy.sharded else 0
+        return own + [(slice(0, unit), False)] * (most - len(own))
+
     def _sequences_together(self, states: MaskedStates) -> int:
         """Sequences in one forward pass: those whose rows fit, and never half a pair."""
-        unit = 2 if self.method.pairs else 1
+        unit = self._unit
+        if self.config.distributed.row_order:
+            return unit
         return max(self.config.optimizer.rows // (states.draws * unit), 1) * unit
+
+    @property
+    def _unit(self) -> int:
+        """Sequences that must stay together."""
+        return 2 if self.method.pairs else 1
 
     @property
     def _records(self) -> bool:
         """Whether passes are recorded as CUDA graphs: for models trained in full on a GPU."""
         on_gpu = self.placement.compiles and self.placement.device.type == "cuda"
         recomputes = getattr(self.policy.student, "recompute", 0)
-        return on_gpu and self.config.adapter.rank is None and not recomputes
+        return on_gpu and self.config.adapter.rank is None and not recomputes and not self.policy.sharded
 
     def _dropout(self, part: int, step: int) -> AbstractContextManager[None]:
         """The noise of the adapters' dropout, where there is any."""
         if not self.config.adapter.dropout:
             return nullcontext()
         return seeded(self.config.seed, f"dropout {part}", step, self.placement.device)
+
+
+def _on_cpu(metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Metrics that can be sent to other processes, by one transfer from the device."""
+    values = torch.stack([value.detach() for value in metrics.values()]).cpu()
+    return {name: value.clone() for name, value in zip(metrics, values, strict=True)}

@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dtm import tilts
+from dtm.distributed import ALONE, Group
 from dtm.masking import choose_steps, visited
 from dtm.models.denoiser import Denoiser
 from dtm.models.policy import Policy
@@ -45,17 +46,17 @@ class Meter:
         self.ratios: list[Float[Tensor, " N"]] = []
         """ℓ at each reading."""
 
-    def read(self, policy: Policy, together: int) -> Reading | None:
+    def read(self, policy: Policy, together: int, group: Group = ALONE) -> Reading | None:
         """Measure the model that becomes the next π_a; None where no reward differs within a prompt.
 
-        ``together`` rows share a forward pass. π_a runs with its adapter as the student does, so that both
-        take the same arithmetic.
+        ``together`` rows share a forward pass; the passes are shared out in the ``group``. π_a runs with its
+        adapter as the student does, so that both take the same arithmetic.
         """
         if not len(self.rollouts):
             return None
         if self.before is None:
-            self.before = self._log_prob(policy.teacher, together)
-        self.ratios.append(self._log_prob(policy.successor, together) - self.before)
+            self.before = self._log_prob(policy.teacher, together, group)
+        self.ratios.append(self._log_prob(policy.successor, together, group) - self.before)
         return self._share(self.ratios[-1])
 
     @property
@@ -89,17 +90,23 @@ class Meter:
         return tilts.absorbed_share(log_ratio, self.rollouts.reward, self.rollouts.group, self.h)
 
     @torch.no_grad()
-    def _log_prob(self, model: Denoiser, together: int) -> Float[Tensor, " N"]:
-        """An estimate of each rollout's log-probability along the order in which it was revealed."""
+    def _log_prob(self, model: Denoiser, together: int, group: Group) -> Float[Tensor, " N"]:
+        """An estimate of each rollout's log-probability along the order in which it was revealed.
+
+        The states of a rollout share a pass, so its sum does not depend on how passes are shared out.
+        """
         found = torch.zeros(len(self.rollouts), dtype=torch.float64, device=self.step.device)
         row = torch.arange(len(self.rollouts), device=self.step.device).repeat_interleave(self.step.shape[1])
         step, weight = self.step.flatten(), self.weight.flatten()
-        for part in torch.split(torch.arange(len(row), device=row.device), together):
+        rows = max(1, together // STATES) * STATES
+        parts = torch.split(torch.arange(len(row), device=row.device), rows)
+        own = group.share(len(parts))
+        for part in parts[own.start : own.stop]:
             states = visited(self.rollouts.select(row[part]), step[part], model.mask_id)
             hidden = model(states.tokens, states.attention, states.scored, head=False)
             log_prob = model.log_prob(hidden, states.x1).double()
             found.index_add_(0, row[part][states.row], weight[part][states.row] * log_prob)
-        return found
+        return found if group.size == 1 else sum(group.gather(found.cpu()), torch.zeros(())).to(found.device)
 
 
 def _informative(rollouts: Rollouts) -> Rollouts:

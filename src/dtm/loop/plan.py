@@ -35,6 +35,7 @@ def training_plan(assembly: Assembly) -> dict[str, str]:
         "reward": assembly.scorer.name,
         "base": _base(assembly),
         "device": str(assembly.placement),
+        **_processes(assembly),
         "method": config.method.name,
         **assembly.loop.describe(),
         "decoding": f"{config.decoding.order} order; {law}",
@@ -55,12 +56,20 @@ def _base(assembly: Assembly) -> str:
     return f"{where} ({parameters(shape):,} parameters{active})"
 
 
+def _processes(assembly: Assembly) -> dict[str, str]:
+    if assembly.group.size == 1:
+        return {}
+    kept = "a share of the weights, which are gathered block by block" if assembly.sharded else "all weights"
+    return {"processes": f"{assembly.group.size}, each keeps {kept}"}
+
+
 def _memory(assembly: Assembly) -> dict[str, str]:
     if assembly.memory is None:
         return {}
     parts = {f"memory, {part}": format_bytes(size) for part, size in asdict(assembly.memory).items()}
     free = format_bytes(available(assembly.placement.device))
-    return {**parts, "memory, in all": f"{format_bytes(assembly.memory.total)}, {free} are free"}
+    each = " in each process" if assembly.group.size > 1 else ""
+    return {**parts, "memory, in all": f"{format_bytes(assembly.memory.total)}{each}, {free} are free"}
 
 
 def _audit(assembly: Assembly) -> dict[str, str]:
@@ -103,7 +112,7 @@ def time_estimate(assembly: Assembly) -> str:
     config = assembly.config
     if config.budget is not None:
         return f"until {config.budget} are spent on rollouts and updates; evaluations come on top"
-    work = assembly.loop.work()
+    work = assembly.loop.work().shared(assembly.group.size)
     if isinstance(assembly.task, LanguageTask) and assembly.shape is not None:
         seconds = counted_seconds(
             assembly.shape,

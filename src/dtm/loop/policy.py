@@ -32,6 +32,10 @@ class Work:
     rows: int
     """Masked states of all updates."""
 
+    def shared(self, processes: int) -> Work:
+        """The part of one of several processes."""
+        return Work(-(-self.rollouts // processes), -(-self.rows // processes))
+
 
 class Loop(ABC):
     """The decisions of an outer loop."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from dtm.capacity.fit import pretraining_rows
 from dtm.capacity.preflight import available
 from dtm.config import CheckpointConfig, PretrainConfig
+from dtm.distributed import ALONE, Group
 from dtm.errors import DivergedError, StorageError, require
 from dtm.loop.assemble import Assembly
 from dtm.loop.state import load_optimizer, optimizer_tensors
@@ -67,6 +68,8 @@ class Pretrainer:
         checkpoints: Path | None = None,
         saving: CheckpointConfig | None = None,
         between: Callable[[], None] = lambda: None,
+        group: Group = ALONE,
+        row_order: bool = False,
     ) -> None:
         """``masks`` are those of most steps, and of the last ones, in which the model settles."""
         self.settings, self.placement, self.device, self.seed = settings, placement, placement.device, seed
@@ -75,6 +78,7 @@ class Pretrainer:
         if placement.compiles:
             self.model.compile_blocks()
         self.callbacks, self.checkpoints, self.between = callbacks, checkpoints, between
+        self.group, self.row_order = group, row_order
         self.saving = saving or CheckpointConfig()
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
@@ -96,7 +100,7 @@ class Pretrainer:
         self._clock = time.perf_counter(), self.step, self.tokens
         try:
             while self.step < self.settings.steps:
-                self.between()
+                self.group.together(self.between)
                 loss = self._advance()
                 if self.step % REPORT_EVERY == 0 or self.step == self.settings.steps:
                     self._report(float(loss))
@@ -115,7 +119,7 @@ class Pretrainer:
         """Every so many steps if the configuration says so, else by the clock."""
         if self.saving.every is not None:
             return self.step % self.saving.every == 0
-        return time.perf_counter() - self._saved_at > SAVE_EVERY
+        return self.group.by_first(lambda: time.perf_counter() - self._saved_at > SAVE_EVERY)
 
     @property
     def masking(self) -> Masking:
@@ -149,10 +153,17 @@ class Pretrainer:
         for group in self.optimizer.param_groups:
             group["lr"] = settings.lr * cosine(self.step, settings.steps)
         states = self.masking.states(batch, self.model.mask_id, noise)
-        for part in self._parts(states):
-            loss = self._loss(part) * len(batch) / batch.is_completion.sum()
-            torch.autograd.backward(loss)
-            total += loss.detach()
+
+        def backward() -> list[Tensor]:
+            losses = []
+            for part in self._parts(states):
+                loss = self._loss(part) * len(batch) / batch.is_completion.sum()
+                torch.autograd.backward(loss)
+                losses.append(loss.detach() if self.group.size == 1 else loss.detach().cpu())
+            return losses
+
+        for loss in self.group.accumulate(list(self.model.parameters()), backward, self.row_order):
+            total += loss
         self.tokens += batch.tokens.numel()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
@@ -161,13 +172,10 @@ class Pretrainer:
         return total * batch.is_completion.sum() / len(batch)
 
     def _parts(self, states: MaskedStates) -> Iterator[MaskedStates]:
-        """The batch in micro-batches; a batch that is one stays as it is."""
+        """The micro-batches of this process; a batch that is one stays as it is."""
         size = self.settings.micro_batch or self._fitting(states.tokens.shape[1] * (1 + states.doubled))
-        if size >= len(states):
-            yield states
-            return
-        for start in range(0, len(states), size):
-            yield states.select(slice(start, start + size))
+        for part in self.group.parts(len(states), 1 if self.row_order else size):
+            yield states if part == slice(0, len(states)) else states.select(part)
 
     def _fitting(self, length: int) -> int:
         """Rows of this length that fit into memory beside the weights and the optimiser."""
@@ -217,24 +225,33 @@ class Pretrainer:
     def _bound(self, examples: Sequence[Sequences], masks: Masking) -> float:
         """The evidence bound on some examples."""
         noise = stream(0, "held-out masks", device=self.device)
-        total = 0.0
+        bounds = []
         with self.placement.autocast():
             for batch in map(self._aligned, examples):
                 states = masks.states(batch, self.model.mask_id, noise)
-                total += sum(float(mdm_loss(self.model, part)) for part in self._parts(states)) * len(batch)
+                bounds.append([float(mdm_loss(self.model, part)) for part in self._parts(states)])
+        found = zip(*self.group.gather(bounds), strict=True)  # by batch: the parts of each process
+        total = sum(
+            sum(bound for parts in batch for bound in parts) * len(rows)
+            for batch, rows in zip(found, examples, strict=True)
+        )
         return total / sum(map(len, examples))
 
     def save(self) -> None:
         """Write a checkpoint of the current step."""
         if self.checkpoints is not None:
-            tensors = {
-                "model": self.model.state_dict(),
-                "optimizer": optimizer_tensors(self.model, self.optimizer),
-            }
             self._saved_at = time.perf_counter()
             self.seconds = self._saved_at - self._begin
-            state = {"step": self.step, "seconds": self.seconds, "tokens": self.tokens}
-            save_checkpoint(self.checkpoints, self.step, Checkpoint(tensors, state), self.saving.keep)
+            self.group.by_first(self._write)
+
+    def _write(self) -> None:
+        assert self.checkpoints is not None
+        tensors = {
+            "model": self.model.state_dict(),
+            "optimizer": optimizer_tensors(self.model, self.optimizer),
+        }
+        state = {"step": self.step, "seconds": self.seconds, "tokens": self.tokens}
+        save_checkpoint(self.checkpoints, self.step, Checkpoint(tensors, state), self.saving.keep)
 
     def resume(self, checkpoints: Path) -> None:
         """Continue from the newest whole checkpoint in the folder."""
@@ -245,8 +262,11 @@ class Pretrainer:
         self.tokens = checkpoint.state.get("tokens", 0)
 
     def _emit(self, **values: float) -> None:
-        for callback in self.callbacks:
-            callback(Event("step", self.step, {"steps": self.settings.steps, **values}))
+        def tell() -> None:
+            for callback in self.callbacks:
+                callback(Event("step", self.step, {"steps": self.settings.steps, **values}))
+
+        self.group.by_first(tell)  # a failed write stops all
 
 
 def pretrainer_of(assembly: Assembly, **options: Any) -> Pretrainer:
@@ -260,6 +280,8 @@ def pretrainer_of(assembly: Assembly, **options: Any) -> Pretrainer:
         assembly.placement,
         seed=config.seed,
         saving=config.checkpoint,
+        group=assembly.group,
+        row_order=config.distributed.row_order,
         **options,
     )
 

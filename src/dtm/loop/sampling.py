@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
+import torch
+
 from dtm.engine import Decoder, RolloutEngine
-from dtm.engine.collect import Collector, prompts_in_order
+from dtm.engine.collect import Collector, Drawn, prompts_in_order
 from dtm.evaluation.evaluate import Evaluation, evaluate, evaluation_decoder
+from dtm.loop.ahead import Ahead
 from dtm.loop.assemble import Assembly
 from dtm.loop.audit import Tally, audit
 from dtm.loop.progress import Progress
 from dtm.models.policy import Policy
+from dtm.models.transformer import Transformer
 from dtm.random import derived_seed
-from dtm.records import Cost, Prompts, Rollouts
+from dtm.records import COMPLETION_TENSORS, Cost, Prompts, Rollouts
 from dtm.runs.events import Emit
 
 
@@ -34,6 +40,8 @@ class Sampling:
             return self.engine if decoder == assembly.decoder else assembly.engine(decoder, between)
 
         self.exact = engine_of(assembly.decoder.without_shortcuts)
+        self._ahead, self._used = Ahead(), Cost()
+        self._spare = assembly.engine(assembly.decoder, self._ahead.check)
         # The configured decoder, also after a fallback: base and tuned model are measured alike.
         self.evaluator = engine_of(evaluation_decoder(assembly.decoder, self.config.evaluation))
 
@@ -46,23 +54,61 @@ class Sampling:
         """
         asked = self._prompts(progress.asked, prompts)
         completions, tilt = self.config.replay.completions, progress.tilt
-        with self.placement.autocast():
+        with self.placement.autocast(), self.policy.gathered():
             audited, beyond = self._audit(purpose, asked, progress, emit)
             begin = time.perf_counter()
             collector = self._loaded(self.engine if beyond is None else self.exact)
             seed = self._seed(f"{purpose} rollouts", progress)
-            collected = collector.collect(asked, completions, tilt, seed, first_group)
+            ahead, saved = self._take(seed) if beyond is None else (None, 0.0)
+            collected = collector.collect(asked, completions, tilt, seed, first_group, ahead)
         progress.audited, progress.exact_because = audited, beyond
         progress.asked += prompts
         speed = (len(collected.rollouts) + collected.skipped) / (time.perf_counter() - begin)
         row = {"tilt": tilt, "purpose": purpose, "skipped": collected.skipped, "per_second": speed}
+        if ahead is not None:
+            row["saved_seconds"] = round(saved, 3)
         emit("rollouts", **row, reward=float(collected.rollouts.reward.mean()))
         return collected.rollouts
+
+    def draw_ahead(self, prompts: int, steps: int, progress: Progress) -> None:
+        """Begin to draw the rollouts of the refresh in ``steps`` more steps, if this is configured."""
+        if not self.config.decoding.ahead or progress.exact_because is not None:
+            return
+        asked, completions = self._prompts(progress.asked, prompts), self.config.replay.completions
+        seed = self._seed("refresh rollouts", progress, steps)
+        # A shallow copy: the same weights, but passes that the engine alone counts, and no shared recording.
+        model = copy.copy(self.policy.pi_a(self._spare.decoder.fp8))
+        if isinstance(model, Transformer):
+            model.recording = None
+        self._spare.load(model)
+        collector = replace(self.collector, engine=self._spare)
+
+        def draw() -> Drawn:
+            with self.placement.autocast(), on_side_stream(self.placement.device):
+                return collector.share(asked, completions, seed)
+
+        self._ahead.start(seed, draw)
+
+    def _take(self, seed: int) -> tuple[Drawn | None, float]:
+        """The rollouts of a seed that were drawn ahead and the seconds saved; their cost is charged now."""
+        taken = self._ahead.take(seed)
+        if taken is None:
+            return None, 0.0
+        self._used = self._used + self._spare.cost()
+        if taken[0].finished.tokens.is_cuda:  # made on another stream than the one that reads them now
+            for name in COMPLETION_TENSORS:
+                getattr(taken[0].finished, name).record_stream(torch.cuda.current_stream())
+        return taken
+
+    def drop_ahead(self) -> None:
+        """Discard rollouts that are drawn ahead, at no charge: π_a changes."""
+        self._ahead.drop()
+        self._spare.cost()
 
     def rehearse(self) -> Rollouts:
         """Return rollouts of a few prompts, so that kernels are built; they emit and cost nothing."""
         asked, completions = self._prompts(0, 8), self.config.replay.completions
-        with self.placement.autocast():
+        with self.placement.autocast(), self.policy.gathered():
             seed = derived_seed(self.config.seed, "warm-up")
             collected = self._loaded(self.engine).collect(asked, completions, 0.0, seed)
         self.engine.cost()  # not charged
@@ -70,7 +116,7 @@ class Sampling:
 
     def evaluate(self) -> Evaluation:
         """Measure π_a on the held-out prompts; this is not charged."""
-        with self.placement.autocast():
+        with self.placement.autocast(), self.policy.gathered():
             collector = self._loaded(self.evaluator)
             result = evaluate(collector, self.config.evaluation, self.placement.device)
         self.evaluator.cost()  # not charged
@@ -78,7 +124,7 @@ class Sampling:
 
     def cost(self) -> Cost:
         """Return the tokens and FLOPs of rollouts and audits since the last call."""
-        cost = self.engine.cost()
+        cost, self._used = self.engine.cost() + self._used, Cost()
         return cost if self.exact is self.engine else cost + self.exact.cost()
 
     def _audit(
@@ -103,11 +149,24 @@ class Sampling:
         engine.load(self.policy.pi_a(engine.decoder.fp8))
         return replace(self.collector, engine=engine)
 
-    def _seed(self, purpose: str, progress: Progress) -> int:
-        """Return the seed of the next draws; a phase that took no step still has its own."""
-        return derived_seed(self.config.seed, purpose, progress.phase, progress.step)
+    def _seed(self, purpose: str, progress: Progress, steps: int = 0) -> int:
+        """Return the seed of draws, now or in so many steps; a phase that took no step still has its own."""
+        return derived_seed(self.config.seed, purpose, progress.phase, progress.step + steps)
 
     def _prompts(self, first: int, count: int) -> Prompts:
         """Return training prompts from number ``first`` on."""
         chunk, seed = self.config.replay.prompts, self.config.seed
         return prompts_in_order(self.collector.task, first, count, chunk, seed).to(self.placement.device)
+
+
+@contextmanager
+def on_side_stream(device: torch.device) -> Iterator[None]:
+    """On a GPU, run beside the main stream, from what it has queued so far, and finish before leaving."""
+    if device.type != "cuda":
+        yield
+        return
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.default_stream(device))
+    with torch.cuda.stream(side):
+        yield
+    side.synchronize()

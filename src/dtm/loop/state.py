@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from dtm.distributed.sharding import on_cpu, share_like
 from dtm.loop.meter import Meter
 from dtm.loop.progress import Progress
 from dtm.loop.replay import Replay
@@ -23,14 +24,17 @@ def pack(
     meter: Meter | None,
     progress: Progress,
 ) -> Checkpoint:
-    """Everything that the next step depends on; random streams need no state (see `dtm.random`)."""
+    """Everything that the next step depends on; random streams need no state (see `dtm.random`).
+
+    Collective: weights in shares are gathered.
+    """
     tensors: dict[str, Tensors] = {
-        "student": policy.weights(policy.student),
-        "teacher": policy.weights(policy.teacher),
-        "optimizer": optimizer_tensors(policy.student, optimizer),
+        "student": on_cpu(policy.weights(policy.student)),
+        "teacher": on_cpu(policy.weights(policy.teacher)),
+        "optimizer": on_cpu(optimizer_tensors(policy.student, optimizer)),
     }
     if policy.average is not None:
-        tensors["average"] = policy.weights(policy.average)
+        tensors["average"] = on_cpu(policy.weights(policy.average))
     if replay is not None:
         tensors["buffer"] = {name: getattr(replay.rollouts, name) for name in ROLLOUT_TENSORS}
     if meter is not None:
@@ -76,6 +80,11 @@ def load_optimizer(model: Denoiser, optimizer: torch.optim.Optimizer, tensors: T
         own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
         if own:
             optimizer.state[parameter] = {
-                key: value.clone() if key == "step" and not fused else value.to(parameter.device)
+                key: value.clone() if key == "step" and not fused else _placed(key, value, parameter)
                 for key, value in own.items()
             }
+
+
+def _placed(key: str, value: Tensor, parameter: nn.Parameter) -> Tensor:
+    """A tensor of the optimiser where its parameter is; moments are cut into shares as it is."""
+    return value.to(parameter.device) if key == "step" else share_like(value, parameter)

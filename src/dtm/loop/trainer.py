@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ import torch
 
 from dtm.capacity.peak import forget_peak, peak_memory
 from dtm.config.budget import Budget, cooling_factor
-from dtm.distributed import require_one_process
 from dtm.errors import DivergedError, DtmWarning, RewardError, StorageError, require
 from dtm.loop.assemble import Assembly
 from dtm.loop.learner import Learner
@@ -33,7 +33,7 @@ from dtm.loop.replay import Replay
 from dtm.loop.sampling import Sampling
 from dtm.loop.state import pack, unpack
 from dtm.random import stream
-from dtm.records import Rollouts
+from dtm.records import Cost, Rollouts
 from dtm.runs.checkpoint import load_latest, save_checkpoint
 from dtm.runs.events import Callback, Event
 from dtm.runs.interrupts import Interrupted
@@ -57,7 +57,7 @@ class Trainer:
         between: Callable[[], None] = lambda: None,
     ) -> None:
         """``between`` is called at safe points and may raise `Interrupted` to stop."""
-        require_one_process()
+        self.group = assembly.group
         self.config, self.loop, self.device = assembly.config, assembly.loop, assembly.placement.device
         self.method, self.placement = assembly.method, assembly.placement
         self.callbacks, self.checkpoints, self.between = callbacks, checkpoints, between
@@ -71,6 +71,7 @@ class Trainer:
             assembly.masking,
             assembly.reward_range,
             self.placement,
+            self.group,
         )
         self.sampling = Sampling(assembly, self.policy, between)
         self.ledger = Ledger([self.policy.student, self.policy.teacher, self.policy.base])
@@ -104,8 +105,7 @@ class Trainer:
             if timed and self.placement.compiles:
                 self._warm_up()
             while not (self.progress.h is None and self._is_finished()):
-                self._check_log()
-                self.between()
+                self.group.together(self._check)
                 before = self.progress.step
                 self._advance()
                 closed = self.progress.h is None and self.loop.saves_phases
@@ -119,9 +119,11 @@ class Trainer:
             with suppress(StorageError):  # the checkpoint may still fit
                 self.save()
             raise
+        finally:
+            self.sampling.drop_ahead()
         self.save()
         self._emit("stopped", reason=self.progress.finished, tilt=self.progress.tilt)
-        self._check_log()
+        self.group.together(self._check_log)
         return self.progress
 
     def save(self) -> None:
@@ -129,9 +131,10 @@ class Trainer:
         self.progress.seconds = time.perf_counter() - self._clock
         self.progress.peak_memory = max(self.progress.peak_memory, peak_memory(self.device))
         if self.checkpoints is not None:
+            folder, step, phase = self.checkpoints, self.progress.step, self.progress.phase
             checkpoint = pack(self.policy, self.optimizer, self.replay, self.meter, self.progress)
-            step, phase = self.progress.step, self.progress.phase
-            save_checkpoint(self.checkpoints, step, checkpoint, self.config.checkpoint.keep, phase)
+            keep = self.config.checkpoint.keep
+            self.group.by_first(lambda: save_checkpoint(folder, step, checkpoint, keep, phase))
 
     def resume(self, checkpoints: Path) -> None:
         """Continue from the newest whole checkpoint in the folder."""
@@ -158,12 +161,22 @@ class Trainer:
                 if self.loop.refreshes(progress.phase_step):
                     prompts, first = config.replay.refresh_prompts, replay.next_group
                     replay.refresh(self.sampling.collect("refresh", prompts, first, progress, self._emit))
+                if progress.phase_step == 0 or self.loop.refreshes(progress.phase_step):
+                    self._draw_ahead()
                 if progress.landing is None and self.loop.reads_meter(progress.phase_step):
                     self._read_meter()
                 self.step(replay)
             if self._phase_has_ended():
                 reason = "budget spent" if self._spent_share() >= 1 else progress.landing or "step limit"
                 self._close_phase(replay, reason)
+
+    def _draw_ahead(self) -> None:
+        """Begin to draw the rollouts of the phase's next refresh, if there is one."""
+        now = self.progress.phase_step
+        later = (step for step in range(now + 1, self.loop.steps) if self.loop.refreshes(step))
+        following = next(later, None)
+        if following is not None:
+            self.sampling.draw_ahead(self.config.replay.refresh_prompts, following - now, self.progress)
 
     def _phase_has_ended(self) -> bool:
         return self.loop.phase_is_over(self.progress) or self._spent_share() >= 1
@@ -215,9 +228,14 @@ class Trainer:
         row = {**progress.place(), "phase_step": progress.phase_step, **metrics}
         progress.step += 1
         progress.phase_step += 1
-        progress.spend(self.ledger.take() + self.sampling.cost())
+        progress.spend(self._cost())
         share = {"absorbed": progress.absorbed, "absorbed_error": progress.absorbed_error}
         self._emit("step", **row, **share, ess=replay.ess, grad_norm=norm, lr=lr)
+
+    def _cost(self) -> Cost:
+        """The cost since the last call: passes of all processes, seconds of the first."""
+        costs = self.group.gather(self.ledger.take() + self.sampling.cost())
+        return sum((replace(cost, seconds=0.0) for cost in costs[1:]), costs[0])
 
     def _read_meter(self) -> Reading | None:
         """Measure how much of the phase's tilt is absorbed, and end the phase if that is enough."""
@@ -245,11 +263,12 @@ class Trainer:
     def _close_phase(self, replay: Replay, reason: str) -> None:
         """Measure the absorbed tilt, emit an event, and promote the student to π_a."""
         progress, found, on_buffer = self.progress, None, None
+        self.sampling.drop_ahead()
         if progress.phase_step > 0 and self._spent_share() < 1:
             found = self._read_meter()
             if self.loop.cause(replay.ess, found, None) is not None:
                 on_buffer = self._absorbed_on(replay)
-        progress.spend(self.ledger.take() + self.sampling.cost())
+        progress.spend(self._cost())
         self._emit(
             "phase",
             **progress.place(),
@@ -310,6 +329,11 @@ class Trainer:
                 callback(Event(kind, self.progress.step, row))
             except StorageError as problem:
                 self._unlogged = problem
+
+    def _check(self) -> None:
+        """Raise what asks to stop at a safe point: a failed callback, or a signal."""
+        self._check_log()
+        self.between()
 
     def _check_log(self) -> None:
         """Raise the error of a failed callback at a safe point, where the state can be saved."""

@@ -149,6 +149,10 @@ class Block(nn.Module):
         self.up = nn.Linear(config.width, config.ffn, bias=False)
         self.down = nn.Linear(config.ffn, config.width, bias=False)
 
+    def forward(self, part: Callable[..., Tensor], *inputs: Any) -> Tensor:
+        """Run a part of the block; a block in shares gathers its weights for it (`dtm.distributed`)."""
+        return part(self, *inputs)
+
     def attend(
         self,
         x: Float[Tensor, "B W D"],

@@ -7,12 +7,14 @@ need not know.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from dtm.distributed.sharding import gathered, materialise, on_cpu, shard, share_like
 from dtm.errors import require
 from dtm.models.adapters import (
     LoRA,
@@ -34,7 +36,8 @@ class Policy:
 
     With ``lora`` each is an adapter over the weights of ``base``, which is π_0 and frozen; with ``merge`` π_a
     runs with its adapter merged into copies of the weights. Without ``lora`` the student is ``base`` itself
-    and the others are copies; π_0 is then kept only with ``keep_base``.
+    and the others are copies; π_0 is then kept only with ``keep_base``. ``sharded``: the weights of each are
+    shared out over the processes, none of which holds a whole model.
     """
 
     def __init__(
@@ -45,12 +48,15 @@ class Policy:
         lora: LoRA | None = None,
         merge: bool = False,
         keep_base: bool = False,
+        sharded: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
-        self.ema, self.lora, self.merge = ema, lora, merge
+        self.ema, self.lora, self.merge, self.sharded = ema, lora, merge, sharded
         self.student: Denoiser
         self.base: Denoiser | None
-        if lora is None:
+        if sharded:
+            self._make_sharded(_transformer(base), keep_base)
+        elif lora is None:
             self.student, self.base = base, _frozen(base) if keep_base else None
         else:
             require(
@@ -60,8 +66,9 @@ class Policy:
             )
             self.base = base.eval()
             self.student = adapted(base, lora, generator or stream(0, "adapters"))
-        self.teacher = self._frozen_student()
-        self.average = None if ema is None else self._frozen_student()
+        if not sharded:
+            self.teacher = self._frozen_student()
+            self.average = None if ema is None else self._frozen_student()
         self._made: dict[bool, Denoiser] = {}
         self._compiles = False
 
@@ -117,9 +124,50 @@ class Policy:
         if model is self.teacher:
             self._made.clear()
         if self.lora is None:
-            model.load_state_dict(weights)
+            own = model.state_dict() if self.sharded else {}
+            model.load_state_dict(
+                {name: share_like(value, own[name]) if own else value for name, value in weights.items()}
+            )
         else:
             load_adapter_weights(model, weights)
+
+    def tuned(self) -> Denoiser:
+        """π_a as a model to save: itself, or a whole copy on the CPU. Collective."""
+        if not self.sharded:
+            return self.teacher
+        with torch.device("meta"):
+            made = Transformer(_transformer(self.teacher).config)
+        made.load_state_dict(on_cpu(self.weights(self.teacher)), assign=True)
+        return made
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """A context in which π_a is whole, for rollouts: processes may then make different passes."""
+        return gathered(self.teacher) if self.sharded else nullcontext()
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """A context whose passes cost nothing: those that a process makes because others make them."""
+        models = [model for model in (self.student, self.teacher, self.base) if model is not None]
+        listeners = [model.on_pass for model in models]
+        for model in models:
+            model.on_pass = None
+        try:
+            yield
+        finally:
+            for model, listener in zip(models, listeners, strict=True):
+                model.on_pass = listener
+
+    def _make_sharded(self, base: Transformer, keep_base: bool) -> None:
+        """Put the student into shares, then fill copies that never existed as a whole."""
+        copies = [_blank(base) for _ in range(1 + (self.ema is not None) + keep_base)]
+        device = base.embedding.weight.device
+        shard(base, base.blocks, device)
+        for copied in copies:
+            shard(copied, copied.blocks, device)
+            materialise(copied, base, device)
+        self.student, self.teacher = base, copies.pop(0)
+        self.average = None if self.ema is None else copies.pop(0)
+        self.base = copies.pop(0) if keep_base else None
 
     def compile(self) -> None:
         """Compile student, π_a and π_0 (see `Transformer.compile_blocks`)."""
@@ -177,6 +225,15 @@ def _transformer(model: Denoiser) -> Transformer:
     )
     assert isinstance(model, Transformer)
     return model
+
+
+def _blank(model: Transformer) -> Transformer:
+    """A frozen copy of a model whose tensors are on no device."""
+    memo = {
+        id(parameter): nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False)
+        for parameter in model.parameters()
+    }
+    return copy.deepcopy(model, memo).requires_grad_(False).eval()
 
 
 def _frozen(model: Denoiser) -> Denoiser:

@@ -140,8 +140,8 @@ class Transformer(Denoiser):
             kept = [(*layer, cache.rows, where) for layer in cache.layers]
         x, last = self.embedding(tokens), len(self.blocks) - 1
         for number in range(last):
-            x = self._run(number, through, self.blocks[number], x, kept[number])
-        return x, self._run(last, attended, self.blocks[last], x, kept[last])
+            x = self._run(number, through, x, kept[number])
+        return x, self._run(last, attended, x, kept[last])
 
     def _finish(
         self, x: Float[Tensor, "B W D"], mixed: Float[Tensor, "B W M"], at: Int[Tensor, " N"] | None
@@ -150,7 +150,7 @@ class Transformer(Denoiser):
         if at is not None:
             x, mixed = (every.flatten(0, 1).index_select(0, at) for every in (x, mixed))
         last = len(self.blocks) - 1
-        states: Tensor = self.norm(self._run(last, self._feed, self.blocks[last], x, mixed))
+        states: Tensor = self.norm(self._run(last, self._feed, x, mixed))
         return states
 
     def _visible(
@@ -179,9 +179,10 @@ class Transformer(Denoiser):
 
     def _run(self, number: int, part: Callable[..., Tensor], *inputs: Any) -> Tensor:
         """Run a part of a block, with activation checkpointing if the block is one to recompute."""
+        block = self.blocks[number]
         if number < self.recompute and torch.is_grad_enabled():
-            return checkpoint(part, *inputs, use_reentrant=False)
-        return part(*inputs)
+            return checkpoint(block, part, *inputs, use_reentrant=False)
+        return block(part, *inputs)
 
     def new_cache(self, rows: int, length: int) -> KeyValues:
         """Allocate a cache of keys and values for ``rows`` rows, in the precision of the passes."""

@@ -28,6 +28,7 @@ from dtm.config import RunConfig
 from dtm.config.adapt import AdaptConfig
 from dtm.config.legacy import is_legacy
 from dtm.config.serialise import leaves, load_yaml, read_mapping, to_yaml
+from dtm.distributed import launched
 from dtm.errors import CheckpointError, ConfigError, nearest, require
 from dtm.runs.lock import LOCK
 from dtm.writing import write_json, write_text
@@ -195,6 +196,7 @@ def environment() -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()}",
         "processor": processor(),
         "threads": torch.get_num_threads(),
+        "processes": launched(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "command": " ".join(map(shortened, sys.argv)),
     }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
 from dtm.config import RunConfig
 from dtm.config.adapt import AdaptConfig
 from dtm.config.serialise import CHANGEABLE, leaves, obstacles, read_mapping, to_yaml
+from dtm.distributed import ALONE, Group
 from dtm.errors import CheckpointError, ConfigError, require
 from dtm.runs.bases import located
 from dtm.runs.folder import RunFolder, make_folder, new_path, require_new
@@ -79,9 +80,25 @@ def require_same_config(folder: RunFolder, config: RunConfig) -> None:
 
 @contextmanager
 def held(
+    found: RunFolder | None,
+    config: RunConfig | AdaptConfig,
+    kind: str,
+    out: str | Path | None,
+    group: Group = ALONE,
+) -> Iterator[RunFolder]:
+    """The folder of the run to continue, or a new one, locked until the run has been written.
+
+    The first process makes and locks it, once all have looked for an earlier run.
+    """
+    group.gather(None)
+    with ExitStack() as stack:
+        yield group.by_first(lambda: stack.enter_context(_held(found, config, kind, out)))
+
+
+@contextmanager
+def _held(
     found: RunFolder | None, config: RunConfig | AdaptConfig, kind: str, out: str | Path | None
 ) -> Iterator[RunFolder]:
-    """The folder of the run to continue, or a new one, locked until the run has been written."""
     path = new_path(config.recipe, kind, out) if found is None else found.path
     if found is None:
         require_new(path)

@@ -44,6 +44,14 @@ Call = tuple[Sequence[Any], Sequence[Any], Columns]
 
 
 @dataclass(frozen=True, slots=True)
+class Scores:
+    """Rewards, None where a sample is skipped, and how often each reason to skip occurred."""
+
+    rewards: list[float | None]
+    reasons: Counter[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Scorer:
     """A reward function with its name, its failure policy, its deadline and its processes."""
 
@@ -69,14 +77,30 @@ class Scorer:
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Columns
     ) -> list[float | None]:
         """A finite reward for each sample, or None where the sample is to be skipped; not None for all."""
+        scores = self.score(prompts, completions, columns)
+        self.require_some(scores)
+        return scores.rewards
+
+    def score(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Columns) -> Scores:
+        """The rewards of some of the samples of a call; None also for all. No samples: nothing is called."""
+        if not completions:
+            return Scores([], Counter())
         try:
             values = self._batch(prompts, completions, columns)
         except (_Failed, _Hung) as problem:
             self._warn(f"{problem}; looking for the sample among {len(completions)}")
             values = self._one_by_one(prompts, completions, columns)
         rewards = [self._accepted(v, p, c) for v, p, c in zip(values, prompts, completions, strict=True)]
-        self._report_skipped(values)
-        return rewards
+        skipped = [value for value in values if not isinstance(value, float)]
+        self._warn_skipped(value.text for value in skipped if value is not None)
+        return Scores(rewards, Counter("returned None" if value is None else value.text for value in skipped))
+
+    def require_some(self, scores: Scores) -> None:
+        """Refuse a call without any reward."""
+        total, reasons = len(scores.rewards), scores.reasons
+        if reasons and reasons.total() == total:
+            listed = "; ".join(f"{text} ({count} of {total})" for text, count in reasons.most_common(3))
+            raise RewardError(f"reward {self.name} gave no reward to any of {total} completions: it {listed}")
 
     def _batch(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Columns) -> list[_Value]:
         """The values of a batch, shared out among the processes in order."""
@@ -168,16 +192,9 @@ class Scorer:
             return None
         raise RewardError(f"reward {self.name} {value.text}{self._shown(prompt, completion)}")
 
-    def _report_skipped(self, values: Sequence[_Value]) -> None:
-        """Warn once of each reason to skip that is an error; refuse a batch without any reward."""
-        skipped = (value for value in values if not isinstance(value, float))
-        reasons = Counter("returned None" if value is None else value.text for value in skipped)
-        if reasons and reasons.total() == len(values):
-            listed = "; ".join(f"{text} ({count} of {len(values)})" for text, count in reasons.most_common(3))
-            raise RewardError(
-                f"reward {self.name} gave no reward to any of {len(values)} completions: it {listed}"
-            )
-        for text in {value.text for value in values if isinstance(value, _Bad)} - self._warned:
+    def _warn_skipped(self, texts: Iterable[str]) -> None:
+        """Warn once of each reason to skip that is an error."""
+        for text in set(texts) - self._warned:
             if len(self._warned) < MAX_NOTICES:
                 self._warned.add(text)
                 self._warn(f"reward {self.name} {text}: the sample is skipped (reward.on_error)")

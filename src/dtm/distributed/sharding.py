@@ -1,0 +1,91 @@
+"""Weights in shares (FSDP2): each process keeps a part of every tensor and gathers a block while it computes.
+
+The head is applied outside of a model's forward pass, to parts of the scored positions. This works because
+the outermost module, which has embedding and head, stays gathered from its forward pass to the end of the
+backward pass. Gradients are sums over the processes, not means.
+
+Functions here take and return plain tensors too, so that callers need not ask whether a model is in shares.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return a tensor that no process holds in part. Collective: all processes call it in the same order."""
+    gather = getattr(tensor, "full_tensor", None)
+    return tensor if gather is None else gather()
+
+
+def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return whole tensors, those in shares on the CPU, one at a time: a card never holds them all."""
+    return {
+        name: whole(tensor).cpu() if hasattr(tensor, "full_tensor") else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def share_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return this process's share of a whole tensor, cut and placed as ``like`` is; a share stays one."""
+    if hasattr(tensor, "full_tensor"):
+        return tensor
+    if not hasattr(like, "full_tensor"):
+        return tensor.to(like.device)
+    from torch.distributed.tensor import distribute_tensor
+
+    placed: Any = like
+    return distribute_tensor(
+        tensor.to(like.device), placed.device_mesh, placed.placements, src_data_rank=None
+    )
+
+
+def shard(model: nn.Module, parts: Iterable[nn.Module], device: torch.device) -> None:
+    """Put a model into shares over all processes; ``parts`` are gathered one at a time."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.distributed_c10d import get_world_size
+    from torch.distributed.fsdp import fully_shard
+
+    # Halves of a block return views; these are never changed in place, which is what torch warns of.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+    mesh = init_device_mesh(device.type, (get_world_size(),))
+    for part in [*parts, model]:
+        fully_shard(part, mesh=mesh)
+    for part in _sharded(model):
+        part.set_gradient_divide_factor(1.0)
+        part.set_force_sum_reduction_for_comms(True)  # gloo has no other
+
+
+def materialise(blank: nn.Module, source: nn.Module, device: torch.device) -> None:
+    """Fill a model in shares whose tensors are on no device with the values of another."""
+    blank.to_empty(device=device)
+    with torch.no_grad():
+        for own, other in zip(blank.parameters(), source.parameters(), strict=True):
+            own.copy_(other)
+
+
+@contextmanager
+def gathered(model: nn.Module) -> Iterator[None]:
+    """Hold all weights of a model whole: each process may then make as many passes as it needs."""
+    parts = _sharded(model)
+    for part in parts:
+        part.set_reshard_after_forward(False, recurse=False)
+        part.unshard()
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.reshard()
+            part.set_reshard_after_forward(part is not model, recurse=False)
+
+
+def _sharded(model: nn.Module) -> list[Any]:
+    from torch.distributed.fsdp import FSDPModule
+
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]

@@ -1,0 +1,70 @@
+"""Rollouts drawn ahead: those of the next refresh, in a thread, while the student trains.
+
+π_a is fixed within a phase, and the prompts and the noise of the next refresh are known. So the rollouts are
+the same whenever they are drawn. They are charged when they are used; a phase that ends before its next
+refresh discards them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Event
+from typing import Any, final
+
+from dtm.engine.collect import Drawn
+
+
+class Dropped(Exception):
+    """Raised in the thread when nobody waits for its rollouts any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    key: Any
+    drawn: Future[tuple[Drawn, float]]
+    """The rollouts, and the seconds that they took."""
+
+
+@final
+class Ahead:
+    """At most one collection of rollouts that is being drawn ahead."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "rollouts ahead")
+        self._job: _Job | None = None
+        self._is_dropped = Event()
+
+    def check(self) -> None:
+        """Raise `Dropped` in the thread once its rollouts are not needed; engines call it now and then."""
+        if self._is_dropped.is_set():
+            raise Dropped
+
+    def start(self, key: Any, draw: Callable[[], Drawn]) -> None:
+        """Begin to draw; ``key`` is all that decides what is drawn."""
+        self.drop()
+
+        def timed() -> tuple[Drawn, float]:
+            begin = time.perf_counter()
+            return draw(), time.perf_counter() - begin
+
+        self._is_dropped.clear()
+        self._job = _Job(key, self._thread.submit(timed))
+
+    def take(self, key: Any) -> tuple[Drawn, float] | None:
+        """Wait for the rollouts of ``key``; return them and the seconds saved, or None if there are none."""
+        job = self._job
+        if job is None or job.key != key:
+            return None
+        self._job, begin = None, time.perf_counter()
+        drawn, seconds = job.drawn.result()
+        return drawn, max(0.0, seconds - (time.perf_counter() - begin))
+
+    def drop(self) -> None:
+        """Discard what is being drawn, and wait until the thread is idle: π_a may change now."""
+        if self._job is not None:
+            self._is_dropped.set()
+            self._job.drawn.exception()
+            self._job = None

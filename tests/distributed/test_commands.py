@@ -1,0 +1,131 @@
+"""Pretraining, adaptation and evaluation in two processes are those of one; a launch ends as a whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import dtm
+import dtm.cli
+from dtm.api import measure
+from dtm.config import DistributedConfig, RunConfig
+from dtm.config.adapt import AdaptConfig, CorpusConfig
+from dtm.distributed import current
+from dtm.distributed.launch import launch
+from dtm.engine import Decoder
+from dtm.errors import ConfigError
+from dtm.evaluation.complete import complete
+from dtm.loop.assemble import assemble
+from dtm.loop.audit import audit
+from dtm.random import stream
+from ranks import each
+
+ONLY = {"general": 0.0, "countdown": 0.0, "arithmetic": 0.0, "sudoku": 0.0, "sudoku_lines": 0.0, "gsm8k": 0.0}
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7], [8, 9, 10], [11]]
+
+
+def commands(tiny: RunConfig, out: Path) -> dict[str, Any]:
+    """What each command computes and writes."""
+    assembly = assemble(tiny)
+    base, collector = assembly.base, assembly.collector()
+    collector.engine.load(base)
+    asked = assembly.task.prompts("train", 5, stream(0, "asked"))
+    fast = Decoder(certainty=0.6)
+    shortcut = assembly.engine(fast)
+    shortcut.load(base)
+    pretrained = dtm.pretrain(
+        replace(
+            tiny,
+            model=replace(tiny.model, base=None),
+            pretrain=replace(tiny.pretrain, steps=3, batch=5, held_out=7),
+            distributed=DistributedConfig(row_order=True),
+        ),
+        out=out,
+    )
+    return {
+        "pretrained": [value.clone() for value in pretrained.model.state_dict().values()],
+        "pretrain": pretrained.summary,
+        "audit": audit(replace(collector, engine=shortcut), collector.engine, asked, 4, seed=1),
+        "evaluation": measure(assembly, base).measures,
+        "completed": complete(base, PROMPTS, 4, Decoder(), 2, torch.device("cpu"), group=current()),
+        "files": sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()),
+    }
+
+
+def test_pretrain_evaluate_and_audit_are_those_of_one_process(tiny, tmp_path):
+    (one,) = each(1, commands, tiny, tmp_path / "one")
+    for two in each(2, commands, tiny, tmp_path / "two"):
+        assert all(map(torch.equal, two["pretrained"], one["pretrained"]))  # in row order: bit for bit
+        assert two["pretrain"] == pytest.approx(one["pretrain"], rel=1e-5)
+        assert torch.equal(two["completed"], one["completed"])
+        for name in ("evaluation", "audit", "files"):
+            assert two[name] == one[name], name
+
+
+def adapted(source: AdaptConfig, out: Path) -> dict[str, Any]:
+    folder = dtm.adapt(source, out=out)
+    weights = load_file(folder.model / "model.safetensors")
+    return {"bound": json.loads(folder.summary.read_text())["held_out_bound"], "weights": weights}
+
+
+@pytest.fixture
+def source(write_source, tmp_path) -> AdaptConfig:
+    pytest.importorskip("transformers")
+    rows = [{"prompt": "the " * n, "completion": "sum " * (9 - n)} for n in range(1, 9)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    start, data = AdaptConfig(), str(tmp_path / "rows.jsonl")
+    return replace(
+        start,
+        recipe="source",
+        source=str(write_source("llama")),
+        device="cpu",
+        precision="float32",
+        compile="off",
+        block=8,
+        measured=0,
+        corpus=CorpusConfig(**ONLY, own=1.0, workers=0, data=data, lengths=(48, 64, 96)),
+        pretrain=replace(start.pretrain, steps=2, batch=4, held_out=4, lr=1e-3),
+    )
+
+
+@pytest.mark.slow
+def test_adapt_is_that_of_one_process(source, tmp_path):
+    (one,) = each(1, adapted, source, tmp_path / "one")
+    for two in each(2, adapted, source, tmp_path / "two"):
+        assert two["bound"] == pytest.approx(one["bound"], rel=1e-5)
+        for name, weight in one["weights"].items():
+            torch.testing.assert_close(two["weights"][name], weight, atol=1e-4, rtol=0)
+
+
+def test_only_the_first_process_prints_and_a_launch_returns_the_code_of_a_failure(capfd):
+    assert launch(["recipes"], 2, {}) == 0
+    listed = capfd.readouterr().out
+    assert listed.count("maze-small ") == 1
+    assert launch(["recipes", "show", "unknown"], 2, {}) == 2
+    capfd.readouterr()
+    with pytest.raises(ConfigError, match="--processes must be at least 1"):
+        launch(["recipes"], 0, {})
+
+
+def test_a_killed_process_is_told_and_ends_the_launch(monkeypatch, capfd):
+    """The other one would wait for a minute."""
+    code = "import os, time; time.sleep(60) if os.environ['RANK'] == '0' else os.kill(os.getpid(), 9)"
+    monkeypatch.setattr("dtm.distributed.launch.GRACE", 0.1)
+    monkeypatch.setattr("dtm.distributed.launch.COMMAND", ["-c", code])
+    assert launch([], 2, {}) == 128 + 9
+    assert "dtm: process 1 was ended by SIGKILL" in capfd.readouterr().err
+
+
+def test_commands_that_start_runs_refuse_torchrun(monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    assert dtm.cli.main(["sweep", "maze-small"]) == 2
+    assert "--processes N" in capsys.readouterr().err
+    assert dtm.cli.main(["train", "maze-small", "--processes", "2"]) == 2
+    assert "leave it out" in capsys.readouterr().err

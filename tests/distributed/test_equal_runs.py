@@ -1,0 +1,147 @@
+"""The same configuration and seed is the same run in 1, 2 and 4 processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from dtm.config import (
+    AdapterConfig,
+    DistributedConfig,
+    EvaluationConfig,
+    IterateConfig,
+    OptimizerConfig,
+    ReplayConfig,
+    RunConfig,
+    TiltConfig,
+    configure_method,
+)
+from dtm.distributed import current
+from dtm.distributed.sharding import whole
+from dtm.loop.assemble import assemble
+from dtm.loop.trainer import Trainer
+from dtm.records import ROLLOUT_TENSORS
+from ranks import each
+
+LORA = AdapterConfig(rank=2, alpha=2.0)
+ORDERED = DistributedConfig(row_order=True)
+
+
+def settings(tiny: RunConfig) -> dict[str, RunConfig]:
+    """Runs of ten updates; five prompts of three completions divide by no number of processes."""
+    start = replace(
+        tiny,
+        tilt=TiltConfig(step=1.0, final=1.0, max_steps=10, absorbed="never"),
+        iterate=IterateConfig(iterations=3),
+        replay=ReplayConfig(prompts=5, completions=3, refresh_every=6),
+        optimizer=OptimizerConfig(lr=1e-3, batch=9, ema=0.5),
+        evaluation=EvaluationConfig(prompts=3, completions=1, every=9),
+    )
+    iterating = {
+        name: replace(start, method=replace(configure_method(name), updates=4))
+        for name in ("spg", "wd1", "vrpo")
+    }
+    return {
+        "c-dtm, row order": replace(start, distributed=ORDERED, decoding=replace(start.decoding, ahead=True)),
+        "c-dtm, lora": replace(start, adapter=LORA),
+        "spg, lora, row order": replace(iterating["spg"], adapter=LORA, distributed=ORDERED),
+        "wd1": iterating["wd1"],
+        "vrpo, row order": replace(iterating["vrpo"], distributed=ORDERED),
+        "c-dtm, shares": replace(start, distributed=DistributedConfig(shard="full")),
+    }
+
+
+def run(config: RunConfig, to_the_end: bool) -> dict[str, Any]:
+    """The first batch and its gradient in both modes, then the run."""
+    trainer = Trainer(assemble(config))
+    replay = trainer.open_phase()
+    learner, progress = trainer.learner, trainer.progress
+    states, weights = learner.batch(replay, progress)
+    found: dict[str, Any] = {
+        "rollouts": {name: getattr(replay.rollouts, name) for name in ROLLOUT_TENSORS},
+        "weights": (replay.weights.log_weight, replay.weights.credit),
+        "masks": (states.tokens, states.row_weight),
+    }
+    for ordered in (False, True):
+        mode = replace(config.distributed, row_order=ordered)
+        chosen = replace(learner, config=replace(config, distributed=mode))
+        metrics = chosen.gradient(states, weights, learner.phase(replay, progress), 0)
+        gradient = [whole(parameter.grad).clone() for parameter in trainer.policy.trained()]
+        found["ordered" if mode.row_order else "summed"] = [metrics["loss"], *gradient]
+        trainer.optimizer.zero_grad()
+    if not to_the_end:
+        return found
+    trainer.run()
+    found["steps"], found["spent"] = progress.step, (progress.spent_tokens, progress.spent_flops)
+    found["evaluations"] = progress.evaluations
+    trained = trainer.policy.weights(trainer.policy.teacher).values()
+    found["trained"] = [whole(value).clone() for value in trained]
+    return found
+
+
+def runs(configs: dict[str, RunConfig]) -> dict[str, dict[str, Any]]:
+    """All runs; in four processes, which take long to share two cores, whole ones of c-DTM alone."""
+    few = current().size < 4
+    return {name: run(config, few or name.startswith("c-dtm")) for name, config in configs.items()}
+
+
+@pytest.fixture(scope="module")
+def alone(tiny) -> dict[str, dict[str, Any]]:
+    return each(1, runs, settings(tiny))[0]
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def found(request, tiny) -> list[dict[str, dict[str, Any]]]:
+    return each(request.param, runs, settings(tiny))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal bit for bit."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def test_rollouts_rewards_weights_and_masks_are_the_same_bit_for_bit(alone, found):
+    for process in found:
+        for name, expected in alone.items():
+            rollouts = dict(process[name]["rollouts"])
+            log_prob = rollouts.pop("log_prob")  # of the row among others: the same to rounding
+            torch.testing.assert_close(log_prob, expected["rollouts"]["log_prob"], atol=1e-5, rtol=0)
+            assert all(same(rollouts[part], expected["rollouts"][part]) for part in rollouts), name
+            assert same(process[name]["weights"], expected["weights"]), name
+            assert same(process[name]["masks"], expected["masks"]), name
+
+
+def test_in_row_order_gradients_and_runs_are_the_same_bit_for_bit(alone, found):
+    for process in found:
+        for name, expected in alone.items():
+            if not name.endswith("shares"):
+                assert same(process[name]["ordered"], expected["ordered"]), name
+            if name.endswith("row order"):
+                differs = [part for part in process[name] if not same(process[name][part], expected[part])]
+                assert set(differs) <= {"summed"}, name
+
+
+def test_otherwise_gradients_and_runs_are_the_same_to_rounding(alone, found):
+    for process in found:
+        for name, expected in alone.items():
+            for one, other in zip(process[name]["summed"], expected["summed"], strict=True):
+                assert float((one - other).norm()) <= 1e-6 * float(other.norm()), name
+            if "trained" in process[name]:
+                for one, other in zip(process[name]["trained"], expected["trained"], strict=True):
+                    torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+                assert process[name]["steps"] == expected["steps"] >= 8
+                assert process[name]["spent"] == expected["spent"]
+
+
+def test_all_processes_hold_the_same(found):
+    for process in found[1:]:
+        assert all(same(process[name], found[0][name]) for name in process)

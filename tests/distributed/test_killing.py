@@ -1,0 +1,119 @@
+"""A process that is killed ends the others, and the run continues from a whole checkpoint on any number."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dtm.config import DistributedConfig, RunConfig
+from dtm.distributed import current
+from dtm.loop.assemble import assemble
+from dtm.loop.trainer import Trainer
+from dtm.runs.checkpoint import has_checkpoint, load_latest
+from dtm.runs.interrupts import Interrupts
+from ranks import Failed, each, outcomes
+
+VERBS = 33
+"""Verbs of a whole run of `short` in two processes."""
+
+
+def short(tiny: RunConfig) -> RunConfig:
+    """Two phases of two steps, with a checkpoint after each."""
+    return replace(
+        tiny,
+        tilt=replace(tiny.tilt, max_steps=2),
+        optimizer=replace(tiny.optimizer, batch=6),
+        evaluation=replace(tiny.evaluation, prompts=2, completions=1),
+        checkpoint=replace(tiny.checkpoint, every=1),
+        distributed=DistributedConfig(row_order=True),
+    )
+
+
+def train(config: RunConfig, folder: Path, number: int = 0, rank: int = 0, sent: int = 0) -> dict[str, Any]:
+    """Start or continue a run; before its verb ``number`` process ``rank`` gets the signal ``sent``."""
+    group, calls = current(), 0
+    with Interrupts() as interrupts:
+        trainer = Trainer(assemble(config), checkpoints=folder, between=interrupts.check)
+
+        def counted(verb: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                if sent and (group.rank, calls) == (rank, number):
+                    os.kill(os.getpid(), sent)
+                return verb(*arguments)
+
+            return call
+
+        # The verb that all others use, or with one process the one that is used most.
+        name = "gather" if group.size > 1 else "together"
+        setattr(group, name, counted(getattr(group, name)))
+        if has_checkpoint(folder):
+            trainer.resume(folder)
+        trainer.run()
+    weights = [value.clone() for value in trainer.policy.tuned().state_dict().values()]
+    return {"weights": weights, "evaluations": trainer.progress.evaluations, "verbs": calls}
+
+
+def require_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert found["evaluations"] == expected["evaluations"]
+    assert all(map(torch.equal, found["weights"], expected["weights"]))
+
+
+@pytest.fixture(scope="module")
+def expected(tiny, tmp_path_factory) -> dict[str, Any]:
+    """The run without a break, in one process."""
+    return each(1, train, short(tiny), tmp_path_factory.mktemp("whole"))[0]
+
+
+def kill(config: RunConfig, folder: Path, size: int, number: int, rank: int) -> None:
+    """Kill one process of a run: the others end by themselves, and what is saved is whole."""
+    found = outcomes(size, train, config, folder, number, rank, signal.SIGKILL)
+    assert found.pop(rank) is None
+    assert all(isinstance(other, Failed) and other.kind == "PeerError" for other in found), found
+    if has_checkpoint(folder):
+        load_latest(folder)
+
+
+def test_a_run_broken_off_on_2_and_4_and_stopped_on_1_ends_as_if_it_had_not_been(tiny, expected, tmp_path):
+    config = short(tiny)
+    kill(config, tmp_path, size=2, number=20, rank=1)
+    (stopped,) = outcomes(1, train, config, tmp_path, 2, 0, signal.SIGTERM)
+    assert stopped.kind == "Interrupted"
+    kill(config, tmp_path, size=4, number=6, rank=0)
+    kill(config, tmp_path, size=2, number=3, rank=0)
+    for found in each(2, train, config, tmp_path):
+        require_equal(found, expected)
+
+
+def test_a_signal_to_one_process_stops_and_saves_all(tiny, tmp_path):
+    found = outcomes(2, train, short(tiny), tmp_path, 16, 1, signal.SIGTERM)
+    assert [one.kind for one in found] == ["Interrupted", "Interrupted"]
+    assert load_latest(tmp_path).state["step"] > 0
+
+
+def test_weights_in_shares_are_saved_whole_and_continue_on_one_process(tiny, expected, tmp_path):
+    config = replace(short(tiny), distributed=DistributedConfig(shard="full"))
+    found = outcomes(2, train, config, tmp_path, 16, 0, signal.SIGTERM)
+    assert [one.kind for one in found] == ["Interrupted", "Interrupted"]
+    (resumed,) = each(1, train, config, tmp_path)
+    for one, other in zip(resumed["weights"], expected["weights"], strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_killed_at_any_moment_a_run_ends_as_if_it_had_not_been(tiny, expected, tmp_path, seed):
+    draw, config = random.Random(seed), short(tiny)
+    size = draw.choice([2, 4])
+    kill(config, tmp_path, size, number=draw.randint(1, VERBS), rank=draw.randrange(size))
+    for found in each(draw.choice([1, 2, 4]), train, config, tmp_path):
+        require_equal(found, expected)

@@ -115,11 +115,8 @@ class Learner:
 
     def read(self, meter: Meter) -> Reading | None:
         """The share of the phase's tilt that is absorbed (see `dtm.loop.meter`)."""
-        # With weights in shares all processes make all passes, which count once.
-        group = ALONE if self.policy.sharded else self.group
-        repeats = self.policy.sharded and not self.group.is_first
-        with self.placement.autocast(), self.policy.uncounted() if repeats else nullcontext():
-            return meter.read(self.policy, self.config.optimizer.rows, group)
+        with self.placement.autocast():
+            return meter.read(self.policy, self.config.optimizer.rows, self.group)
 
     def rehearse(self, replay: Replay) -> None:
         """Run the passes of an update and of the meter and discard the results, to compile the kernels."""

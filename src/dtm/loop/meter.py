@@ -55,8 +55,10 @@ class Meter:
         if not len(self.rollouts):
             return None
         if self.before is None:
-            self.before = self._log_prob(policy.teacher, together, group)
-        self.ratios.append(self._log_prob(policy.successor, together, group) - self.before)
+            with policy.gathered(policy.teacher):
+                self.before = self._log_prob(policy.teacher, together, group)
+        with policy.gathered(policy.successor):
+            self.ratios.append(self._log_prob(policy.successor, together, group) - self.before)
         return self._share(self.ratios[-1])
 
     @property

@@ -140,9 +140,9 @@ class Policy:
         made.load_state_dict(on_cpu(self.weights(self.teacher)), assign=True)
         return made
 
-    def gathered(self) -> AbstractContextManager[None]:
-        """A context in which π_a is whole, for rollouts: processes may then make different passes."""
-        return gathered(self.teacher) if self.sharded else nullcontext()
+    def gathered(self, model: Denoiser | None = None) -> AbstractContextManager[None]:
+        """A context in which a model, by default π_a, is whole: processes may then make different passes."""
+        return gathered(model or self.teacher) if self.sharded else nullcontext()
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:

@@ -18,7 +18,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import dtm
 from dtm import api
@@ -40,7 +40,7 @@ SCALES: dict[str, dict[str, dict[str, Any]]] = {
         "replay": {"prompts": 48, "completions": 8, "refresh_every": 15},
         "optimizer": {"batch": 96},
         "evaluation": {"prompts": 96, "completions": 4},
-        "pretrain": {"steps": 1200, "batch": 96, "held_out": 256},
+        "pretrain": {"steps": 800, "batch": 96, "held_out": 256},
     },
     "smoke": {
         "model": {"width": 16, "layers": 1, "heads": 2, "ffn": 16},
@@ -81,7 +81,7 @@ def pretrained(config: RunConfig, block: int | None, folder: Path) -> RunConfig:
     )
     print(f"{folder.name}: bound of the base {pretrainer.run():.2f} nats per sequence", flush=True)
     dtm.save_model(pretrainer.model, folder)
-    cache = "none" if block is None else "prefix"
+    cache: Literal["none", "prefix"] = "none" if block is None else "prefix"
     return replace(
         config,
         model=replace(config.model, base=str(folder)),

@@ -93,6 +93,30 @@ def test_grouped_products_are_those_of_the_loop_with_gradients():
         torch.testing.assert_close(grouped, looped, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_pass_on_a_gpu_is_that_on_the_cpu_with_gradients(compiled):
+    """Grouped products in bfloat16 against the loop in float32, adapters above both."""
+    tokens = torch.randint(0, 10, (4, 24), generator=stream(0, "tokens"))
+    found = {}
+    for device in ("cpu", "cuda"):
+        policy = Policy(network(), lora=LoRA(rank=2))
+        with torch.no_grad():
+            for value in policy.trained():
+                value.normal_(0, 0.2, generator=stream(0, "adapter"))
+        student = policy.student.to(device)
+        if compiled and device == "cuda":
+            student.compile_blocks()
+        masked = tokens.to(device)
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            log_pi = student(masked, None, masked == 3)
+        log_pi[:, 5].sum().backward()
+        gradient = student.blocks[0].attention.q.lora_B.weight.grad
+        found[device] = log_pi.detach().float().cpu(), gradient.float().cpu()
+    for ours, theirs in zip(found["cuda"], found["cpu"], strict=True):
+        torch.testing.assert_close(ours, theirs, atol=5e-2, rtol=5e-2)
+
+
 def test_a_mixture_is_the_weighted_sum_of_the_chosen_experts():
     mixture = network().blocks[1].experts
     x = torch.randn(2, 5, 32, generator=stream(0, "x"))

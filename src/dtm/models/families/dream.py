@@ -40,6 +40,6 @@ DREAM = Family(
         "blocks.*.down": "model.layers.*.mlp.down_proj",
     },
     usual_mask=151666,
-    models="Dream-org/Dream-v0-{Base,Instruct}-7B, DiffuCoder-7B, Dream-Coder-7B",
+    models="Dream-v0-{Base,Instruct}-7B, DiffuCoder-7B, Dream-Coder-7B",
     limits="multimodal rotary positions (use_mrope) and sliding windows are refused",
 )

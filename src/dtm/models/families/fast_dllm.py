@@ -54,6 +54,6 @@ FAST_DLLM = Family(
     attention="block",
     usual_mask=151665,
     usual_block=32,
-    models="Efficient-Large-Model/Fast_dLLM_v2_{1.5B,7B}",
+    models="Fast_dLLM_v2_{1.5B,7B}",
     limits="blocks are decoded as a whole, not in the published sub-blocks of 8 tokens",
 )

@@ -97,7 +97,7 @@ SDAR = Family(
     attention="block",
     usual_mask=151669,
     usual_block=4,
-    models="JetLM/SDAR-{1.7B,4B,8B}-Chat, Gen-Verse/TraDo-{4B,8B}",
+    models="SDAR-{1.7B,4B,8B}-Chat, TraDo",
     limits="sliding windows and scaled rotary positions are refused",
 )
 SDAR_MOE = Family(
@@ -116,6 +116,6 @@ SDAR_MOE = Family(
     attention="block",
     usual_mask=151669,
     usual_block=4,
-    models="JetLM/SDAR-30B-A3B-Chat",
+    models="SDAR-30B-A3B-Chat",
     limits="routers and experts are frozen: adapters change the attention",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -240,8 +241,28 @@ def test_a_damaged_file_is_named_with_a_remedy(name, content, finished, tmp_path
         "fingerprint.json": lambda: read_fingerprint(dtm.Run(folder)),
         "environment.json": lambda: find_run("maze-small", "train", tmp_path),
     }
-    with pytest.raises(CheckpointError, match=rf"{name} is damaged \(.*\)\. Restore it, or delete it"):
+    with pytest.raises(CheckpointError, match=rf"{name} is damaged: .*\. Restore it, or delete it"):
         reads[name]()
+
+
+@pytest.mark.parametrize("content", ["{}", '{"recipe": "maze-small", "seed": 0, "finished": 1, "base": []}'])
+def test_a_summary_without_its_measures_is_named_with_a_remedy(content, finished, tmp_path, capsys):
+    shutil.copytree(finished.path, tmp_path / "run")
+    (tmp_path / "run" / "summary.json").write_text(content)
+    assert main(["train", "maze-small", "--resume", "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert re.match(r"dtm: \S*summary\.json is damaged: .*delete it and continue the run", said), said
+
+
+@pytest.mark.parametrize(("edit", "told"), [("{}", "it has no recipe"), ("task:\n  size: 9\n", "vocab_size")])
+def test_a_model_is_not_asked_in_the_words_of_another_task(edit, told, finished, tmp_path, capsys):
+    shutil.copytree(finished.path, tmp_path / "run")
+    config = tmp_path / "run" / "config.yaml"
+    text = config.read_text()
+    config.write_text(edit if edit == "{}" else text.replace("size: 7", "size: 9"))
+    for command in ("sample", "eval"):
+        assert main([command, str(tmp_path / "run")]) == 2
+        assert told in capsys.readouterr().err
 
 
 def test_a_folder_with_other_files_is_not_taken_for_a_run(tiny, tmp_path):
@@ -280,7 +301,7 @@ def test_a_failed_write_says_how_to_continue(tiny, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("dtm.runs.checkpoint.save_file", full)
-    said = r"cannot write .*step-00000002: No space left on device\n.* dtm train maze-small --resume --out"
+    said = r"cannot write .*step-00000002: No space left on device\nThe run has no checkpoint yet; .*--resume"
     with pytest.raises(StorageError, match=said):
         dtm.train(tiny, out=tmp_path / "run")
     assert not list((tmp_path / "run" / "checkpoints").iterdir())

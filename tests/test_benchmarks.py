@@ -23,6 +23,10 @@ ROOT = Path(__file__).parents[1]
         ("mini.py --smoke --jobs 2", "runs/mini/results/countdown-mini/ablations.json"),
         ("compare.py --smoke", "runs/compare/results/sudoku-seconds.json"),
         ("llada8b.py --smoke --out llada8b.json", "llada8b.json"),
+        *(
+            (f"reliability.py {part} --scale 0.02 --minutes 0.7 --out .", f"{part}.json")
+            for part in ("kills", "faults", "inputs", "soak", "fuzz")
+        ),
     ],
 )
 def test_a_study_runs_in_miniature(call, result, tmp_path):

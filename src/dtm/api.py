@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import copy
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +17,7 @@ from safetensors.torch import load_file
 
 from dtm.config import EvaluationConfig, RunConfig
 from dtm.engine.collect import Collector
-from dtm.errors import RewardError, StorageError, require
+from dtm.errors import require
 from dtm.evaluation.cost import bound, divergence, instructions
 from dtm.evaluation.evaluate import Evaluation, evaluate, evaluation_decoder, held_out
 from dtm.evaluation.explain import differences
@@ -44,7 +43,7 @@ from dtm.runs.checkpoint import has_checkpoint
 from dtm.runs.events import Callback, JsonLines, SampleFiles, read_events
 from dtm.runs.folder import RunFolder, read_object
 from dtm.runs.interrupts import Interrupted, Interrupts
-from dtm.runs.resume import Resume, find_run, held, note_changes, require_same_config
+from dtm.runs.resume import Resume, find_run, held, note_changes, require_same_config, with_remedy
 from dtm.tasks.base import Reward
 from dtm.tasks.language import LanguageTask
 from dtm.writing import write_json
@@ -176,7 +175,7 @@ def train(
         identity = _require_same(found, identity)
     with (
         held(found, config, "train", out) as folder,
-        _with_remedy(folder, _command(folder, config, "train", given)),
+        with_remedy(folder, _command(folder, config, "train", given)),
     ):
         with Interrupts() as interrupts:
             note_changes(folder, config)
@@ -207,20 +206,6 @@ def _command(folder: RunFolder, config: RunConfig, kind: str, given: Mapping[str
     return f"dtm {kind} {config.recipe} --resume --out {shlex.quote(str(folder.path))}"
 
 
-@contextmanager
-def _with_remedy(folder: RunFolder, again: str) -> Iterator[None]:
-    """Say how to continue after a failed reward or a failed write."""
-    try:
-        yield
-    except (RewardError, StorageError) as problem:
-        state = "The run is saved; continue it with"
-        if isinstance(problem, StorageError):
-            state = "The run is saved up to its last checkpoint; continue it with"
-            if not has_checkpoint(folder.checkpoints):
-                state = "The run has no checkpoint yet; start it again with"
-        raise type(problem)(f"{problem}\n{state}: {again}") from problem
-
-
 def pretrain(
     config: RunConfig | Assembly | str,
     *,
@@ -241,7 +226,7 @@ def pretrain(
     given = {"task": task}
     with (
         held(found, config, "pretrain", out) as folder,
-        _with_remedy(folder, _command(folder, config, "pretrain", given)),
+        with_remedy(folder, _command(folder, config, "pretrain", given)),
     ):
         with Interrupts() as interrupts:
             note_changes(folder, config)

@@ -126,5 +126,6 @@ def _fields() -> str:
             table_of("settings", default, hidden=POSITIONAL),
             table_of(f"corpus: {first_line(type(default.corpus).__doc__)}", default.corpus, "corpus"),
             table_of("pretrain: the training", default.pretrain, "pretrain", hidden=("block",)),
+            table_of("checkpoint: for --resume", default.checkpoint, "checkpoint"),
         )
     )

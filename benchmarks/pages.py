@@ -86,9 +86,7 @@ def soak(found: Found) -> str:
         )
     ]
     head = ["", f"step {first['step']:,.0f}", f"step {last['step']:,.0f}", "growth per 1,000 steps"]
-    log = (
-        f"metrics.jsonl grows by {found['log_bytes_per_step']:.0f} bytes per step, one line for each event.\n"
-    )
+    log = f"`metrics.jsonl` and `samples/` grow by {found['log_bytes_per_step']:.0f} bytes per step.\n"
     return f"{found['hours']:.2f} hours, {found['steps']:,} steps.\n\n{table(head, rows)}\n{log}"
 
 

@@ -81,7 +81,7 @@ def read_table(path: Path = TABLE) -> list[Mutation]:
     ]
 
 
-def passes(source: Path, tests: Iterable[str]) -> bool:
+def passes(source: Path, tests: Iterable[str], limit: float = TIMEOUT) -> bool:
     """Whether tests pass against a copy of ``src``; tests that cannot be collected are an error.
 
     They run in a fork of this process, which has imported torch but not dtm: most of a short run is imports.
@@ -89,7 +89,7 @@ def passes(source: Path, tests: Iterable[str]) -> bool:
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         child = multiprocessing.get_context("fork").Process(target=_test, args=(source, [*tests], output))
         child.start()
-        child.join(TIMEOUT)
+        child.join(limit)
         if child.exitcode is None:
             child.kill()
             return False
@@ -116,7 +116,7 @@ def run(mutations: Iterable[Mutation]) -> dict[str, bool]:
         source = Path(folder) / "src"
         shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         every = dict.fromkeys(test for mutation in chosen for test in mutation.tests)
-        if not passes(source, every):
+        if not passes(source, every, limit=20 * TIMEOUT):
             raise MutationError("the tests fail without a mutation")
         for number, mutation in enumerate(chosen, start=1):
             text = mutation.apply(source)

@@ -1,8 +1,8 @@
 """Fill the tables of a page from results, so that no number is typed.
 
-A page has a block for each file of results. What stands between the two comments is replaced:
+A page has blocks, named in `TABLES`. What stands between the two comments is replaced:
 
-    <!-- filled from kills.json -->
+    <!-- filled: kills -->
     …
     <!-- end -->
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 from dtm.writing import write_text
 
-BLOCK = re.compile(r"(<!-- filled from (\w+)\.json -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- filled: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Found = Mapping[str, Any]
 
 
@@ -30,23 +30,17 @@ def filled(text: str, results: Path) -> str:
     """The text with its blocks as the results say."""
 
     def block(match: re.Match[str]) -> str:
-        made = json.loads((results / f"{match[2]}.json").read_text(encoding="utf-8"))
-        source = (
-            f"`{made['command']}`, commit {made['commit']}, {made['minutes']:g} minutes on {_machine(made)}."
-        )
-        return f"{match[1]}{TABLES[match[2]](made['found'])}\n{source}\n{match[3]}"
+        file, render = TABLES[match[2]]
+        return f"{match[1]}{render(json.loads((results / file).read_text(encoding='utf-8')))}{match[3]}"
 
     return BLOCK.sub(block, text)
 
 
-def _machine(made: Found) -> str:
-    return f"one thread of {made['machine']['processor']}"
-
-
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A Markdown table; columns after the first are numbers."""
-    lines = [head, ["---"] + ["--:"] * (len(head) - 1), *rows]
-    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+    lines = [f"| {' | '.join(map(str, row))} |".replace("|  |", "| |") for row in (head, *rows)]
+    lines.insert(1, "|---|" + "--:|" * (len(head) - 1))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def kills(found: Found) -> str:
@@ -113,6 +107,57 @@ def mutations(found: Found) -> str:
     )
 
 
-TABLES: Mapping[str, Callable[[Found], str]] = {
-    part.__name__: part for part in (kills, faults, inputs, soak, fuzz, mutations)
+def maze_small(found: Found) -> str:
+    """Base, tuned and best possible of the recipe maze-small."""
+    default = found["comparison"][0]
+    base, best = f"{found['reward_base']:.3f}", f"{found['reward_best']:.3f}"
+    rows = [
+        ["mean reward", base, _spread(default["reward"], 3), best],
+        ["valid paths", f"{found['valid_base']['mean']:.3f}", _spread(default["valid_tuned"], 3), "1"],
+        ["gap to the best reward closed", "–", _spread(default["gap_closed"], 2), "1"],
+        ["coverage, relative to the base", "1", _spread(default["coverage_ratio"], 2), "–"],
+    ]
+    return table(["", "base", "tuned", "best possible"], rows)
+
+
+def maze_small_controls(found: Found) -> str:
+    """The control variates of the recipe maze-small."""
+    names = {
+        "adaptive": "adaptive, with the ratio guard (default)",
+        "one": "c = 1, without guard",
+        "zero": "c = 0 (no control variate), without guard",
+    }
+    columns = (("gap_closed", 2), ("valid_tuned", 3), ("coverage_ratio", 2))
+    rows = [
+        [names[row["control_variate"]], *(_spread(row[name], digits) for name, digits in columns)]
+        for row in found["comparison"]
+    ]
+    return table(["control variate, equal compute", "gap closed", "valid", "coverage ratio"], rows)
+
+
+def _spread(found: Found, digits: int) -> str:
+    """Mean, lowest and highest."""
+    mean, low, high = (f"{found[name]:.{digits}f}" for name in ("mean", "low", "high"))
+    return f"{mean} ({low}–{high})"
+
+
+def _measured(render: Callable[[Found], str]) -> Callable[[Found], str]:
+    """The table of a part of the reliability, and a line that says where it comes from."""
+
+    def with_source(made: Found) -> str:
+        where = f"{made['minutes']:g} minutes on one thread of {made['machine']['processor']}"
+        return f"{render(made['found'])}\n`{made['command']}`, commit {made['commit']}, {where}.\n"
+
+    return with_source
+
+
+TABLES: Mapping[str, tuple[str, Callable[[Found], str]]] = {
+    **{
+        part.__name__: (f"reliability/{part.__name__}.json", _measured(part))
+        for part in (kills, faults, inputs, soak, fuzz, mutations)
+    },
+    "maze-small": ("maze-small.json", maze_small),
+    "maze-small-controls": ("maze-small.json", maze_small_controls),
 }
+"""Blocks by name: the file in the folder of results, and the function that writes the table."""
+PAGES = ("README.md", "docs/reliability.md")

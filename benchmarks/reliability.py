@@ -6,7 +6,7 @@
     python benchmarks/reliability.py soak --minutes 60
     python benchmarks/reliability.py fuzz       # parsers of answers on random texts
     python benchmarks/reliability.py mutations  # benchmarks/mutate.py, half an hour
-    python benchmarks/reliability.py page       # writes the tables of the page
+    python benchmarks/reliability.py pages      # writes the tables of README.md and docs/reliability.md
 
 Sizes are tiny and all runs are on one CPU thread. Each part writes results/reliability/PART.json and an entry
 in the manifest. Linux is needed for the disks of `faults`.
@@ -26,7 +26,7 @@ from typing import Any
 
 from dtm.runs.folder import environment
 from dtm.writing import write_json
-from pages import fill
+from pages import PAGES, fill
 from study import called, publish
 
 ROOT = Path(__file__).parents[1]
@@ -107,14 +107,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=[*PARTS, "page"])
+    parser.add_argument("part", choices=[*PARTS, "pages"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scale", type=float, default=1.0, help="more or fewer attempts than usual")
     parser.add_argument("--minutes", type=float, default=60.0, help="of the soak")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     options = parser.parse_args()
-    if options.part == "page":
-        fill(ROOT / "docs" / "reliability.md", options.out)
+    if options.part == "pages":
+        for page in PAGES:
+            fill(ROOT / page, ROOT / "results")
         return
     begin, made = time.perf_counter(), environment()
     found = PARTS[options.part](options)

@@ -284,7 +284,7 @@ def flags(config) -> list[str]:
     return [
         *corpus,
         *("--corpus.own", "1", "--data", config.corpus.data, "--corpus.lengths", "48", "64", "96"),
-        *("--device", "cpu", "--compile", "off", "--block", "8", "--measured", "0"),
+        *("--device", "cpu", "--compile", "off", "--block", "8", "--measured", "0", "--corpus.workers", "0"),
         *("--pretrain.steps", "4", "--pretrain.batch", "4", "--pretrain.held-out", "4"),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import time
@@ -59,6 +60,11 @@ def test_free_cores_are_those_that_no_other_process_uses(monkeypatch):
     monkeypatch.setattr(threads, "cores", lambda: 8)
     monkeypatch.setattr(threads.Watch, "start", lambda: readings[1])
     assert readings[0].free_cores() == 8 - (9.0 - 1.0) / 2.0
+
+
+def test_a_system_that_does_not_count_leaves_the_choice_to_torch():
+    unknown = threads.Watch(at=0.0, busy=math.nan, own=0.0)
+    assert threads.choose(unknown.free_cores(), most=3) == 3
 
 
 @pytest.mark.parametrize(

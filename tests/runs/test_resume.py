@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from dtm.errors import CheckpointError, ConfigError, StorageError
 from dtm.loop.assemble import assemble
 from dtm.runs.checkpoint import load_latest
 from dtm.runs.events import JsonLines, read_events
-from dtm.runs.folder import RunFolder, require_new
+from dtm.runs.folder import RunFolder, commit, require_new
 from dtm.runs.interrupts import Interrupted
 from dtm.runs.resume import find_run, require_same_config
 from dtm.tasks.maze import MazeTask
@@ -377,3 +378,25 @@ def test_a_configuration_that_cannot_run_leaves_its_folder_free(tiny, tmp_path):
         dtm.train(wrong, out=tmp_path / "run")
     quick = replace(tiny, tilt=replace(tiny.tilt, final=1.0, max_steps=1))
     assert dtm.train(quick, out=tmp_path / "run").is_finished
+
+
+def test_the_commit_is_marked_where_the_source_was_edited_and_not_where_results_were_written(tmp_path):
+    def git(*arguments: str) -> str:
+        named = ("-c", "user.name=a", "-c", "user.email=a@b")
+        return subprocess.run(
+            ["git", *named, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    source, result = tmp_path / "src" / "code.py", tmp_path / "results" / "table.json"
+    for path in (source, result):
+        path.parent.mkdir()
+        path.write_text("1")
+    assert commit(source) is None
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "first")
+    name = git("rev-parse", "--short=12", "HEAD")
+    result.write_text("2")
+    assert commit(source) == name
+    source.write_text("2")
+    assert commit(source) == f"{name}-dirty"

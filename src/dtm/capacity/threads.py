@@ -7,6 +7,7 @@ cores can be ten times slower than two runs of one. The kernel counts the idle t
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ class Watch:
         time.sleep(max(0.0, SHORTEST - (time.perf_counter() - self.at)))
         now = Watch.start()
         others = (now.busy - self.busy) - (now.own - self.own)
+        if math.isnan(others):
+            return others
         return min(cores() - max(0.0, others) / (now.at - self.at), quota())
 
 
@@ -83,4 +86,4 @@ def choose(free: float, most: int) -> int:
     >>> [choose(free, most=8) for free in (0.2, 3.4, 7.9, 16.0, float("nan"))]
     [1, 3, 8, 8, 8]
     """
-    return most if free != free else max(1, min(most, round(free)))
+    return most if math.isnan(free) else max(1, min(most, round(free)))

@@ -221,12 +221,16 @@ def shortened(argument: str) -> str:
     return f"{flag}{mark}{path.relative_to(here) if path.is_relative_to(here) else path.name}"
 
 
-def commit() -> str | None:
-    """The commit of the source tree that runs, with a mark if it has been edited; None outside one."""
-    here = Path(__file__)
+def commit(file: Path = Path(__file__)) -> str | None:
+    """The commit of the source tree that runs, with a mark if it has been edited; None outside one.
+
+    Results that are written one after the other from one commit are no edit.
+    """
     try:
-        _git(here.parent, "ls-files", "--error-unmatch", here.name)  # not a package inside another repository
-        return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*") or None
+        _git(file.parent, "ls-files", "--error-unmatch", file.name)  # not a package inside another repository
+        name = _git(file.parent, "rev-parse", "--short=12", "HEAD")
+        edited = _git(file.parent, "diff", "--name-only", "HEAD", "--", ":/", ":(top,exclude)results")
+        return f"{name}-dirty" if edited else name
     except (OSError, subprocess.SubprocessError):
         return None
 

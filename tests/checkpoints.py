@@ -320,25 +320,27 @@ def chatml_tokenizer(**special: str) -> Any:
     return tokenizer
 
 
+def save_source(folder: Path, source: str, **changes: Any) -> Path:
+    """Write a random model of a few thousand weights in the layout of Llama, Qwen2 or Qwen3."""
+    import transformers
+
+    kind = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}[source]
+    sizes = SOURCE_SIZES | ({"head_dim": 12} if source == "qwen3" else {}) | changes
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**sizes))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=stream(0, "source")))
+    model.save_pretrained(folder)
+    chatml_tokenizer().save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
 def write_source(tmp_path) -> Callable[..., Path]:
     """A random Llama, Qwen2 or Qwen3 model that `transformers` saved, with a tokenizer."""
 
-    def write(source: str, name: str = "source", **changes: Any) -> Path:
-        import transformers
-
-        kind = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}[source]
-        sizes = SOURCE_SIZES | ({"head_dim": 12} if source == "qwen3" else {}) | changes
-        torch.manual_seed(0)
-        model = getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**sizes))
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(0.1 * torch.randn(parameter.shape, generator=stream(0, "source")))
-        model.save_pretrained(tmp_path / name)
-        chatml_tokenizer().save_pretrained(tmp_path / name)
-        return tmp_path / name
-
-    return write
+    return lambda source, name="source", **changes: save_source(tmp_path / name, source, **changes)
 
 
 @pytest.fixture(scope="session")

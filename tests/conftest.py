@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +25,8 @@ from dtm.loop.assemble import assemble
 from dtm.loop.pretraining import pretrainer_of
 from dtm.loop.trainer import Trainer
 from dtm.records import Rollouts
+from dtm.report import run as report
+from dtm.writing import save_figure
 from published import write_published  # noqa: F401
 
 
@@ -32,6 +34,20 @@ from published import write_published  # noqa: F401
 def one_thread() -> None:
     """Sums are then taken in one order, here and in the subprocesses that tests start."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def undrawn() -> Iterator[None]:
+    """Draw no figures in runs, a third of their time, but in `finished` and where `figures` is asked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "save_figure", lambda figure, path: None)
+        yield
+
+
+@pytest.fixture
+def figures(monkeypatch) -> None:
+    """Draw the figures of runs."""
+    monkeypatch.setattr(report, "save_figure", save_figure)
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +76,9 @@ def tiny(tmp_path_factory) -> RunConfig:
 @pytest.fixture(scope="session")
 def finished(tiny, tmp_path_factory) -> dtm.Run:
     """The run of `tiny`, from start to end without a break."""
-    return dtm.train(tiny, out=tmp_path_factory.mktemp("runs") / "finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "save_figure", save_figure)
+        return dtm.train(tiny, out=tmp_path_factory.mktemp("runs") / "finished")
 
 
 @pytest.fixture

@@ -26,6 +26,10 @@ ROOT = Path(__file__).parents[1]
         ("llada8b.py --smoke --out llada8b.json", "llada8b.json"),
         ("families.py --smoke --out families.json", "families.json"),
         ("block_causal.py --scale smoke --seeds 1 --out block_causal.json", "block_causal.json"),
+        *(
+            (f"reliability.py {part} --scale 0.02 --minutes 0.7 --out .", f"{part}.json")
+            for part in ("kills", "faults", "inputs", "soak", "fuzz")
+        ),
     ],
 )
 def test_a_study_runs_in_miniature(call, result, tmp_path):

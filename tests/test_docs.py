@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from dtm.api import measure
 from dtm.cli import COMMANDS
 from dtm.cli import help as cli_help
 from dtm.cli.adapt import parsed
 from dtm.cli.parse import refuse_shape, with_flags
 from dtm.comparison.settings import contestants, parse_names, parse_set
+from dtm.config import EvaluationConfig
 from dtm.errors import DtmError
+from dtm.loop.assemble import assemble
 from dtm.recipes import RECIPES, recipe
 
 ROOT = Path(__file__).parents[1]
@@ -54,6 +57,17 @@ def test_every_link_within_the_repository_resolves(page):
         assert found.exists(), f"{page.name} links to {target}"
         if anchor and found.suffix == ".md":
             assert anchor[1:] in anchors(found), f"{page.name} links to {target}{anchor}"
+
+
+def test_the_reward_of_the_readme_has_something_to_teach():
+    example = re.search(
+        r"^```python\n(MIDDLE = .*?)^```", (ROOT / "README.md").read_text("utf-8"), re.M | re.S
+    )
+    names: dict = {}
+    exec(example[1], names)
+    assembly = assemble(recipe("maze-small"), reward=names["reward"])
+    base = measure(assembly, assembly.base, EvaluationConfig(prompts=16, completions=2)).measures["reward"]
+    assert 0.1 < base < 0.7, "a base that earns nothing or everything learns nothing"
 
 
 def anchors(page: Path) -> set[str]:

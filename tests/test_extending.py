@@ -80,7 +80,7 @@ def test_the_page_shows_every_file_verbatim():
 # ── the method ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_method_of_one_file_trains_resumes_and_is_exported(small, tmp_path, capsys):
+def test_a_method_of_one_file_trains_resumes_and_is_exported(small, tmp_path, figures, capsys):
     out, flags = tmp_path / "run", [*small, "--method", METHOD, "--method.strength", "2"]
     assert main(["train", "maze-small", *flags, "--iterate.iterations", "3", "--out", str(out)]) in FINISHED
     run = dtm.Run.open(out)
@@ -207,7 +207,7 @@ def test_the_task_pretrains_a_transformer_and_tunes_it(parity, tmp_path, capsys)
     assert dtm.Run.open(out).is_finished
 
 
-def test_objects_given_to_train_leave_a_folder_with_report_and_resume(tiny, tmp_path):
+def test_objects_given_to_train_leave_a_folder_with_report_and_resume(tiny, tmp_path, figures):
     method, task, model = load("my_method"), load("my_task"), load("my_model")
     config = replace(
         tiny, device="cpu", iterate=IterateConfig(iterations=2), model=replace(tiny.model, base=None)

@@ -143,6 +143,13 @@ def test_a_damaged_tokenizer_is_refused_with_its_folder(text, write_talking):
         Chat.load(model)
 
 
+def test_a_tokenizer_that_fails_on_text_is_refused_with_its_folder(write_talking):
+    path = write_talking("dream") / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": {"a": 1}}))
+    with pytest.raises(CheckpointError, match=r"the tokenizer in .*: it fails with TypeError"):
+        Chat.load(path.parent)
+
+
 def test_rows_of_any_kind_are_read_or_refused_by_line(tmp_path, monkeypatch):
     monkeypatch.setattr("dtm.files.MAX_LINE", 100)
     path = tmp_path / "rows.jsonl"

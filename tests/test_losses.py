@@ -95,8 +95,16 @@ def test_effective_sample_size_by_hand():
 
 
 def test_the_guard_refuses_only_what_leads_further_out():
-    ratio, gain = tensor(3, 3, -3, -3, 1), tensor(1, -1, 1, -1, 1)
-    assert losses.within_ratio_bound(ratio, gain, 2.0).tolist() == [False, True, True, False, True]
+    ratio, gain = tensor(3, 3, -3, -3, 1, 1, -1), tensor(1, -1, 1, -1, 1, -1, -1)
+    allowed = losses.within_ratio_bound(ratio, gain, 2.0)
+    assert allowed.tolist() == [False, True, True, False, True, True, True]
+
+
+def test_moments_of_the_best_control_by_hand():
+    """With ⟨π_a, π_θ⟩ = 0.31 and |π_a|² = 0.38: 2 (1 − 0.2 − 0.5 + 0.31) and 1 − 0.4 + 0.38."""
+    pi, pi_a = torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.5, 0.3]])
+    found = losses.control_moments(pi, pi_a, torch.tensor([0]), torch.tensor([2.0]))
+    torch.testing.assert_close(torch.cat(found), torch.tensor([1.22, 0.98]))
 
 
 def test_the_loss_by_hand():

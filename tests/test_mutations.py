@@ -77,7 +77,7 @@ def test_killed_and_surviving_mutations_are_counted_by_package(mutate, source, m
     noticed = change(mutate, "a + b")
     missed = mutate.Mutation("masking", "a name", "sums.py", "add", "sum_of", ("tests/test_x.py",))
 
-    def passes(copy, tests):
+    def passes(copy, tests, limit=None):
         return "a + b" in (copy / "dtm" / "sums.py").read_text()
 
     monkeypatch.setattr(mutate, "SOURCE", source)
@@ -94,6 +94,6 @@ def test_killed_and_surviving_mutations_are_counted_by_package(mutate, source, m
 
 def test_tests_that_fail_without_a_mutation_are_an_error(mutate, source, monkeypatch):
     monkeypatch.setattr(mutate, "SOURCE", source)
-    monkeypatch.setattr(mutate, "passes", lambda copy, tests: False)
+    monkeypatch.setattr(mutate, "passes", lambda copy, tests, limit=None: False)
     with pytest.raises(mutate.MutationError, match="fail without a mutation"):
         mutate.run([change(mutate, "a + b")])

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import copy
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +17,7 @@ from safetensors.torch import load_file
 
 from dtm.config import EvaluationConfig, RunConfig
 from dtm.engine.collect import Collector
-from dtm.errors import RewardError, StorageError, require
+from dtm.errors import require
 from dtm.evaluation.cost import bound, divergence, instructions
 from dtm.evaluation.evaluate import Evaluation, evaluate, evaluation_decoder, held_out
 from dtm.evaluation.explain import differences
@@ -39,12 +38,12 @@ from dtm.models.weights import save_weights
 from dtm.random import derived_seed, stream
 from dtm.recipes import recipe
 from dtm.report.run import write_report
-from dtm.runs.bases import SOURCES, find_base
+from dtm.runs.bases import SOURCES, check_base, find_base
 from dtm.runs.checkpoint import has_checkpoint
 from dtm.runs.events import Callback, JsonLines, SampleFiles, read_events
-from dtm.runs.folder import RunFolder, read_json
+from dtm.runs.folder import RunFolder, read_object
 from dtm.runs.interrupts import Interrupted, Interrupts
-from dtm.runs.resume import Resume, find_run, held, note_changes, require_same_config
+from dtm.runs.resume import Resume, find_run, held, note_changes, require_same_config, with_remedy
 from dtm.tasks.base import Reward
 from dtm.tasks.language import LanguageTask
 from dtm.writing import write_json
@@ -85,7 +84,7 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """Base, tuned and best possible; there once the run has finished."""
-        return read_json(self.folder.finished(self.folder.summary))
+        return read_object(self.folder.finished(self.folder.summary))
 
     @cached_property
     def assembly(self) -> Assembly:
@@ -106,20 +105,24 @@ class Run:
         tuned.load_state_dict(load_file(folder / WEIGHTS))
         return tuned
 
+    def checked_model(self) -> Denoiser:
+        """The model; refused if it is not of the configuration's task, as after an edit of config.yaml."""
+        return check_base(self.model, str(self.folder.model), self.config, self.assembly.task)
+
     def events(self, kind: str) -> list[dict[str, Any]]:
         """Rows of metrics.jsonl of one kind: "step", "phase", "evaluation", "rollouts"."""
         return read_events(self.folder.metrics, kind)
 
     def evaluate(self, config: EvaluationConfig | None = None) -> Evaluation:
         """Measure the run's model on held-out prompts."""
-        return measure(self.assembly, self.model, config)
+        return measure(self.assembly, self.checked_model(), config)
 
     def sample(self, prompts: int = 2, completions: int = 1, base: bool = False, seed: int = 0) -> list[str]:
         """Completions of held-out prompts as text, each with the run's own reward."""
         EvaluationConfig(prompts=prompts, completions=completions)  # refuses numbers below one
         assembly = self.assembly
         task, device = assembly.task, assembly.placement.device
-        model = assembly.base if base else self.model
+        model = assembly.base if base else self.checked_model()
         asked = task.prompts("test", prompts, stream(seed, "sample prompts")).to(device)
         collector = assembly.collector()
         collector.engine.load(for_decoding(model.to(device).eval(), assembly.decoder.fp8))
@@ -173,7 +176,7 @@ def train(
     group = assembly.group
     with (
         held(found, config, "train", out, group) as folder,
-        _with_remedy(_command(folder, config, "train", given)),
+        with_remedy(folder, _command(folder, config, "train", given)),
     ):
         with Interrupts() as interrupts:
             group.by_first(lambda: _note_start(folder, config, identity))
@@ -211,16 +214,6 @@ def _command(folder: RunFolder, config: RunConfig, kind: str, given: Mapping[str
     return f"dtm {kind} {config.recipe} --resume --out {shlex.quote(str(folder.path))}"
 
 
-@contextmanager
-def _with_remedy(again: str) -> Iterator[None]:
-    """Say how to continue after a failed reward or a failed write."""
-    try:
-        yield
-    except (RewardError, StorageError) as problem:
-        extent = "" if isinstance(problem, RewardError) else " up to its last checkpoint"
-        raise type(problem)(f"{problem}\nThe run is saved{extent}; continue it with: {again}") from problem
-
-
 def pretrain(
     config: RunConfig | Assembly | str,
     *,
@@ -241,7 +234,7 @@ def pretrain(
     given, group = {"task": task}, assembly.group
     with (
         held(found, config, "pretrain", out, group) as folder,
-        _with_remedy(_command(folder, config, "pretrain", given)),
+        with_remedy(folder, _command(folder, config, "pretrain", given)),
     ):
         with Interrupts() as interrupts:
             group.by_first(lambda: note_changes(folder, config))
@@ -370,7 +363,7 @@ def _require_same(folder: RunFolder, identity: Mapping[str, Any]) -> dict[str, A
     if not folder.fingerprint.is_file():
         return dict(identity)
     groups = {group: GROUPS[group] for group in ("items", "training", "model")}
-    before = read_json(folder.fingerprint)
+    before = read_object(folder.fingerprint)
     found = "\n".join(differences(groups, before, identity))
     require(
         not found,

@@ -113,6 +113,8 @@ class _Child:
             except BaseException:
                 traceback.print_exc()
             finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(os.getpid(), signal.SIGKILL)  # with all that it started, if the owner is gone
                 os._exit(0)
         theirs.close()
         self.end = weakref.finalize(self, _end, pid, self.connection, os.getpid())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -40,11 +41,21 @@ def remove(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def flush(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_text(path: Path, text: str) -> None:
-    """Replace a file atomically: readers see the old text or the new."""
+    """Replace a file atomically: readers see the old text or the new, also after a power cut."""
     partial = path.with_name(f".{path.name}.partial")
     with writing(path, partial):
         partial.write_text(text, encoding="utf-8")
+        flush(partial)
         partial.replace(path)
 
 

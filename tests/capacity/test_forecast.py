@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dtm.capacity import forecast
+from dtm.loop import plan
 from dtm.loop.assemble import assemble
 from dtm.loop.plan import pretraining_plan, time_estimate, training_plan
 
@@ -23,6 +24,18 @@ def test_a_run_is_its_rollouts_updates_and_evaluations(tiny, unit_costs):
     assert time_estimate(assemble(tiny)) == f"about {forecast.format_duration(seconds)} on this machine"
 
 
+def test_compilation_is_a_line_of_the_plan_and_a_part_of_the_time(tiny, unit_costs, monkeypatch):
+    monkeypatch.setattr(plan, "COMPILATION", 7200.0)
+    assembly = assemble(replace(tiny, compile="on"))
+    plain = training_plan(assemble(tiny))
+    for lines in (training_plan(assembly), pretraining_plan(assembly)):
+        assert lines["compilation"].startswith("about 2.0 hours once")
+        assert lines["time"].endswith("with compilation")
+    assert "compilation" not in plain
+    hours = float(plain["time"].split()[1]) + 2.0
+    assert training_plan(assembly)["time"].startswith(f"about {hours:.1f} hours")
+
+
 def test_a_longer_ladder_is_more_work(tiny):
     longer = replace(tiny, tilt=replace(tiny.tilt, final=20.0))
     short, long = (assemble(config).loop.work() for config in (tiny, longer))
@@ -32,8 +45,8 @@ def test_a_longer_ladder_is_more_work(tiny):
 
 def test_plans_tell_the_time_of_this_machine(tiny):
     assembly = assemble(tiny)
-    for plan in (training_plan(assembly), pretraining_plan(assembly)):
-        assert plan["time"].endswith("on this machine")
+    for lines in (training_plan(assembly), pretraining_plan(assembly)):
+        assert lines["time"].endswith("on this machine")
 
 
 @pytest.mark.parametrize(

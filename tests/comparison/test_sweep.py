@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -49,10 +50,12 @@ def test_bases_are_pretrained_side_by_side_and_kept(tiny, tmp_path):
     runs = run_all(configs, tmp_path, jobs=2, say=said.append, verb="pretrain")
     assert all((run.folder.model / "model.safetensors").is_file() for run in runs.values())
     assert [run.events("step")[-1]["step"] for run in runs.values()] == [3, 3]
-    assert all("held_out_bound" in line for line in said)
-    assert len(said) == 2
+    assert said[0] == f"2 of 2 runs are to be done, 2 at a time, in {tmp_path}"
+    assert all("held_out_bound" in line for line in said[1:])
+    assert said[1].endswith(" left")
+    assert not said[2].endswith(" left")
     run_all(configs, tmp_path, say=said.append, verb="pretrain")
-    assert len(said) == 2
+    assert len(said) == 3
 
 
 def test_a_grid_is_trained_and_summed_up_in_a_table(tiny, tmp_path, monkeypatch, capsys):
@@ -106,6 +109,13 @@ def test_a_folder_that_holds_no_run_is_left_alone(tiny, tmp_path):
     with pytest.raises(CheckpointError, match="exists and holds no run"):
         run_all({"mine": tiny}, tmp_path)
     assert (tmp_path / "mine" / "notes.txt").read_text() == "keep me"
+
+
+def test_runs_are_not_put_into_a_run_or_a_model(tiny, finished):
+    for folder in (finished.path, Path(tiny.model.base)):
+        with pytest.raises(CheckpointError, match="is a run or a model"):
+            run_all({"mine": tiny}, folder)
+        assert not (folder / "mine").exists()
 
 
 def test_booleans_and_texts_can_be_varied():

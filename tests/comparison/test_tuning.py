@@ -91,6 +91,8 @@ def test_a_method_whose_trials_all_failed_is_named(monkeypatch, tmp_path):
 
 def test_trials_are_runs_and_the_picked_setting_goes_on(tiny, tmp_path):
     start = with_method(replace(tiny, budget="15e2tokens"), "wd1")
+    for number, trial in enumerate(trials(start, 2)):  # as `run_all` would, without a process for each
+        dtm.train(replace(trial, seed=SEED), out=tmp_path / f"wd1-trial-{number}")
     picked, records = tune({"wd1": start}, 2, tmp_path, jobs=2, say=lambda line: None)
     rewards = [dtm.Run.open(tmp_path / f"wd1-trial-{k}").summary["tuned"]["reward"] for k in (0, 1)]
     assert [trial.reward for trial in records] == rewards

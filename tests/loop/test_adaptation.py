@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from dataclasses import replace
@@ -13,8 +14,9 @@ import torch
 import dtm
 from dtm.capacity.forecast import format_duration
 from dtm.cli import main
+from dtm.config import CheckpointConfig
 from dtm.config.adapt import AdaptConfig, CorpusConfig
-from dtm.errors import CheckpointError, ConfigError
+from dtm.errors import CheckpointError, ConfigError, StorageError
 from dtm.loop import adaptation
 from dtm.loop.adaptation import adapt, adaptation_masks
 from dtm.loop.assemble import assemble
@@ -196,6 +198,22 @@ def stop_before(step: int, monkeypatch) -> None:
     monkeypatch.setattr(Pretrainer, "_advance", advance)
 
 
+def test_checkpoints_are_written_and_kept_as_configured(config, tmp_path):
+    folder = adapt(replace(config, checkpoint=CheckpointConfig(every=1, keep=3)), out=tmp_path / "run")
+    assert sorted(path.name for path in folder.checkpoints.iterdir()) == [f"step-{n:08d}" for n in (2, 3, 4)]
+
+
+def test_a_failed_write_says_how_to_continue(config, tmp_path, monkeypatch):
+    def full(*_arguments, **_options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("dtm.models.weights.save_file", full)
+    with pytest.raises(
+        StorageError, match=r"No space left on device\n.*continue it with: dtm adapt .* --resume"
+    ):
+        adapt(config, out=tmp_path / "run")
+
+
 @pytest.mark.parametrize("attention", ["full", "block"])
 def test_a_stopped_adaptation_ends_as_an_uninterrupted_one(config, tmp_path, attention, monkeypatch):
     config = replace(config, attention=attention)
@@ -266,7 +284,7 @@ def flags(config) -> list[str]:
     return [
         *corpus,
         *("--corpus.own", "1", "--data", config.corpus.data, "--corpus.lengths", "48", "64", "96"),
-        *("--device", "cpu", "--compile", "off", "--block", "8", "--measured", "0"),
+        *("--device", "cpu", "--compile", "off", "--block", "8", "--measured", "0", "--corpus.workers", "0"),
         *("--pretrain.steps", "4", "--pretrain.batch", "4", "--pretrain.held-out", "4"),
     ]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from dtm.errors import CheckpointError, ConfigError, StorageError
 from dtm.loop.assemble import assemble
 from dtm.runs.checkpoint import load_latest
 from dtm.runs.events import JsonLines, read_events
-from dtm.runs.folder import RunFolder, require_new
+from dtm.runs.folder import RunFolder, commit, require_new
 from dtm.runs.interrupts import Interrupted
 from dtm.runs.resume import find_run, require_same_config
 from dtm.tasks.maze import MazeTask
@@ -240,8 +242,28 @@ def test_a_damaged_file_is_named_with_a_remedy(name, content, finished, tmp_path
         "fingerprint.json": lambda: read_fingerprint(dtm.Run(folder)),
         "environment.json": lambda: find_run("maze-small", "train", tmp_path),
     }
-    with pytest.raises(CheckpointError, match=rf"{name} is damaged \(.*\)\. Restore it, or delete it"):
+    with pytest.raises(CheckpointError, match=rf"{name} is damaged: .*\. Restore it, or delete it"):
         reads[name]()
+
+
+@pytest.mark.parametrize("content", ["{}", '{"recipe": "maze-small", "seed": 0, "finished": 1, "base": []}'])
+def test_a_summary_without_its_measures_is_named_with_a_remedy(content, finished, tmp_path, capsys):
+    shutil.copytree(finished.path, tmp_path / "run")
+    (tmp_path / "run" / "summary.json").write_text(content)
+    assert main(["train", "maze-small", "--resume", "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert re.match(r"dtm: \S*summary\.json is damaged: .*delete it and continue the run", said), said
+
+
+@pytest.mark.parametrize(("edit", "told"), [("{}", "it has no recipe"), ("task:\n  size: 9\n", "vocab_size")])
+def test_a_model_is_not_asked_in_the_words_of_another_task(edit, told, finished, tmp_path, capsys):
+    shutil.copytree(finished.path, tmp_path / "run")
+    config = tmp_path / "run" / "config.yaml"
+    text = config.read_text()
+    config.write_text(edit if edit == "{}" else text.replace("size: 7", "size: 9"))
+    for command in ("sample", "eval"):
+        assert main([command, str(tmp_path / "run")]) == 2
+        assert told in capsys.readouterr().err
 
 
 def test_a_folder_with_other_files_is_not_taken_for_a_run(tiny, tmp_path):
@@ -280,7 +302,7 @@ def test_a_failed_write_says_how_to_continue(tiny, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("dtm.runs.checkpoint.save_file", full)
-    said = r"cannot write .*step-00000002: No space left on device\n.* dtm train maze-small --resume --out"
+    said = r"cannot write .*step-00000002: No space left on device\nThe run has no checkpoint yet; .*--resume"
     with pytest.raises(StorageError, match=said):
         dtm.train(tiny, out=tmp_path / "run")
     assert not list((tmp_path / "run" / "checkpoints").iterdir())
@@ -356,3 +378,25 @@ def test_a_configuration_that_cannot_run_leaves_its_folder_free(tiny, tmp_path):
         dtm.train(wrong, out=tmp_path / "run")
     quick = replace(tiny, tilt=replace(tiny.tilt, final=1.0, max_steps=1))
     assert dtm.train(quick, out=tmp_path / "run").is_finished
+
+
+def test_the_commit_is_marked_where_the_source_was_edited_and_not_where_results_were_written(tmp_path):
+    def git(*arguments: str) -> str:
+        named = ("-c", "user.name=a", "-c", "user.email=a@b")
+        return subprocess.run(
+            ["git", *named, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    source, result = tmp_path / "src" / "code.py", tmp_path / "results" / "table.json"
+    for path in (source, result):
+        path.parent.mkdir()
+        path.write_text("1")
+    assert commit(source) is None
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "first")
+    name = git("rev-parse", "--short=12", "HEAD")
+    result.write_text("2")
+    assert commit(source) == name
+    source.write_text("2")
+    assert commit(source) == f"{name}-dirty"

@@ -185,6 +185,23 @@ def test_a_function_that_forks_leaves_no_process():
     os.close(ours)
 
 
+def test_a_function_that_forks_leaves_no_process_when_the_run_is_killed():
+    ours, theirs = os.pipe()
+
+    def reward(prompts, completions):
+        if os.fork() == 0:
+            signal.pause()
+        return [1.0] * len(completions)
+
+    if (run := os.fork()) == 0:
+        Scorer(reward, "mine")(["p"], ["c"], {})
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.close(theirs)
+    os.waitpid(run, 0)
+    assert os.read(ours, 1) == b"", "the pipe is closed once nobody holds its other end"
+    os.close(ours)
+
+
 def test_a_copy_made_by_fork_does_not_answer_or_train_on():
     def reward(prompts, completions):
         os.fork()

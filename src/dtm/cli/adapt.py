@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dtm.cli.parse import PROCESSES_HELP, add_resume, first_line, join_resume, make_parser
 from dtm.cli.run import STOPPING
+from dtm.cli.threads import add_threads, set_threads
 from dtm.errors import require
 from dtm.runs.interrupts import exit_code
 
@@ -35,6 +36,7 @@ def adapt(arguments: list[str]) -> int:
         print(to_yaml(config))
         print("corpus: " + ", ".join(f"{share:.0%} {name}" for name, share in shares.items()))
         return 0
+    set_threads(options.threads, options.found)
     return _run(config, options.out, options.found is not None)
 
 
@@ -53,6 +55,7 @@ def parsed(arguments: list[str]) -> tuple[argparse.Namespace, AdaptConfig]:
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with fields to change")
     add_resume(parser.add_argument, "source's")
+    add_threads(parser.add_argument)
     parser.add_argument("--dry-run", action="store_true", help="print the settings and stop")
     parser.add_argument("--processes", type=int, metavar="N", help=PROCESSES_HELP)  # taken by `dtm.cli.main`
     options, flags = parser.parse_known_args(join_resume(arguments))
@@ -88,7 +91,7 @@ def _run(config: AdaptConfig, out: Path | None, resume: bool) -> int:
     from dtm.loop.plan import adaptation_time_estimate
     from dtm.models.placement import Placement
     from dtm.report.display import PretrainDisplay
-    from dtm.runs.folder import read_json
+    from dtm.runs.folder import read_object, reading
 
     if not resume and Placement.resolve(config.device, config.precision).device.type == "cpu":
         print(f"on the CPU: {adaptation_time_estimate(config)}. {STOPPING}", flush=True)
@@ -98,15 +101,16 @@ def _run(config: AdaptConfig, out: Path | None, resume: bool) -> int:
         print(f"stopped and saved. Continue with: dtm adapt {config.source} --resume --out {folder.path}")
         return exit_code()
 
-    summary = read_json(folder.summary)
-    print(
-        f"{summary['tokens']:,} tokens in {summary['minutes']:.1f} minutes, "
-        f"{summary['tokens_per_second']:,.0f} per second; "
-        f"held-out bound {summary['held_out_bound']:.1f} nats per row"
-    )
-    for task, measures in summary.items():
-        if isinstance(measures, dict):
-            print(f"{task}: " + "  ".join(f"{name} {value:.3f}" for name, value in measures.items()))
+    with reading(folder.summary):
+        summary = read_object(folder.summary)
+        print(
+            f"{summary['tokens']:,} tokens in {summary['minutes']:.1f} minutes, "
+            f"{summary['tokens_per_second']:,.0f} per second; "
+            f"held-out bound {summary['held_out_bound']:.1f} nats per row"
+        )
+        for task, measures in summary.items():
+            if isinstance(measures, dict):
+                print(f"{task}: " + "  ".join(f"{name} {value:.3f}" for name, value in measures.items()))
     print(f"model: {folder.model}")
     print(f"Tune it with: dtm train smollm-countdown --model.base {folder.model}")
     return 0
@@ -123,5 +127,6 @@ def _fields() -> str:
             table_of("settings", default, hidden=POSITIONAL),
             table_of(f"corpus: {first_line(type(default.corpus).__doc__)}", default.corpus, "corpus"),
             table_of("pretrain: the training", default.pretrain, "pretrain", hidden=("block",)),
+            table_of("checkpoint: for --resume", default.checkpoint, "checkpoint"),
         )
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dtm.cli.parse import make_parser, refuse, refuse_shape, with_flags
 from dtm.cli.run import EACH_RUN, print_plan
+from dtm.cli.threads import add_threads, share_threads
 from dtm.errors import require
 
 if TYPE_CHECKING:
@@ -29,7 +30,18 @@ examples
   dtm compare countdown-mini --methods c-dtm,spg,wd1 --budget 1e8tokens --jobs 4 --tune --set spg.draws=4
   dtm compare --runs runs/a runs/b --out runs/a-and-b
 """
-STARTING = ("methods", "seeds", "jobs", "processes", "set", "settings", "tune", "trials", "dry_run")
+STARTING = (
+    "methods",
+    "seeds",
+    "jobs",
+    "processes",
+    "set",
+    "settings",
+    "tune",
+    "trials",
+    "threads",
+    "dry_run",
+)
 """Options that say what is run; None where they were not given."""
 
 
@@ -85,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="trials of each method with --tune (default: 6, or the smallest grid)",
     )
+    add_threads(add)
     add("--dry-run", action="store_true", default=None, help="list the runs with their state and stop")
     add("--runs", nargs="+", type=Path, metavar="RUN", help="compare these finished runs and start none")
     return parser
@@ -132,6 +145,7 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
             print(f"first {count} trials of each method in {out / 'tuning'}, whose settings the runs take")
         print_plan(over_seeds(configs, seeds), out, jobs)
         return None
+    share_threads(options.threads, jobs)
     if options.tune:
         configs, trials = tune(configs, count, out / "tuning", jobs, processes=processes)
     runs = run_all(over_seeds(configs, seeds), out, jobs, processes=processes)

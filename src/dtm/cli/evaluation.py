@@ -141,7 +141,7 @@ def _held_out(options: argparse.Namespace) -> int:
     given = {name: getattr(options, name) for name in ("prompts", "completions")}
     asked = {name: value for name, value in given.items() if value is not None}
     setting = replace(config.evaluation, split=options.split or "test", **asked)
-    models = {"tuned": run.model}
+    models = {"tuned": run.checked_model()}
     if options.base:
         models = {"base": assembly.base, **models}
     asked_for = held_out(assembly.task, setting)

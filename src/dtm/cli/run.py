@@ -19,6 +19,7 @@ from dtm.cli.parse import (
     with_choices,
     with_flags,
 )
+from dtm.cli.threads import add_threads, set_threads, share_threads
 from dtm.errors import ConfigError, require
 from dtm.runs.interrupts import exit_code
 
@@ -66,13 +67,15 @@ def _show_run(folder: RunFolder) -> int:
     from dtm.api import Run
     from dtm.report.display import summary_table
     from dtm.report.outcome import sentence
+    from dtm.runs.folder import reading
 
-    summary = Run(folder).summary
-    found = summary.get("outcome", {"kind": "learnt", "text": ""})  # earlier releases did not write it
-    Console().print(summary_table(summary))
-    figures = ", ".join(str(path) for path in sorted(folder.figures.glob("*.png")))
-    print(f"run:     {folder.path}\nmodel:   {folder.model}\nfigures: {figures}\n{sentence(found)}")
-    return 0 if found["kind"] == "learnt" else NOTHING_LEARNT
+    with reading(folder.summary):
+        summary = Run(folder).summary
+        found = summary.get("outcome", {"kind": "learnt", "text": ""})  # earlier releases did not write it
+        Console().print(summary_table(summary))
+        figures = ", ".join(str(path) for path in sorted(folder.figures.glob("*.png")))
+        print(f"run:     {folder.path}\nmodel:   {folder.model}\nfigures: {figures}\n{sentence(found)}")
+        return 0 if found["kind"] == "learnt" else NOTHING_LEARNT
 
 
 def pretrain(arguments: list[str]) -> int:
@@ -151,6 +154,7 @@ def _parse_run(
         "--out", type=Path, metavar="DIR", help="the run's folder (default: a new one under runs/)"
     )
     add_resume(own.add_argument, "recipe's")
+    add_threads(own.add_argument)
     own.add_argument("--dry-run", action="store_true", help="print the resolved plan and stop")
     own.add_argument("--processes", type=int, metavar="N", help=PROCESSES_HELP)  # taken by `dtm.cli.main`
     options, flags = parser.parse_known_args(join_resume(arguments))
@@ -182,6 +186,7 @@ def _parse_run(
             require_same_config(found, config)
     elif options.out is not None:
         require_new(options.out)
+    set_threads(options.threads, found)
     return options, config
 
 
@@ -190,6 +195,7 @@ options
   --out DIR                 the run's folder (default: a new one under runs/)
   --resume [auto]           continue the run in --out, or the recipe's latest; auto: if there is one
   --config FILE             YAML file with fields to change; `dtm recipes show NAME` prints one
+  --threads N               threads of the CPU (default: as many as cores are free, or OMP_NUM_THREADS)
   --dry-run                 print the resolved plan and stop
   --processes N             processes on this machine, one for each GPU; several machines: torchrun
   --method NAME             the method: a name below, or path/to/file.py:Class
@@ -236,6 +242,7 @@ def sweep(arguments: list[str]) -> int:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="folder of runs and results (default: runs/RECIPE-sweep)"
     )
+    add_threads(parser.add_argument)
     parser.add_argument("--dry-run", action="store_true", help="list the runs with their state and stop")
     options, flags = parser.parse_known_args(arguments)
     if options.seeds < 1:
@@ -267,6 +274,7 @@ def sweep(arguments: list[str]) -> int:
     out, seeds = options.out or RUNS / f"{options.recipe}-sweep", range(options.seeds)
     if options.dry_run:
         return print_plan(over_seeds(settings, seeds), out, options.jobs)
+    share_threads(options.threads, options.jobs)
     runs = run_all(over_seeds(settings, seeds), out, options.jobs, processes=options.processes)
     rows = sweep_rows(settings, seeds, runs)
     command = shlex.join(["dtm", "sweep", *arguments])

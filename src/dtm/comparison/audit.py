@@ -12,7 +12,7 @@ from dtm.errors import CheckpointError, ConfigError, require
 from dtm.evaluation.explain import ROUNDS, differences
 from dtm.loop.fingerprint import GROUPS
 from dtm.loop.policies import is_own
-from dtm.runs.folder import read_json
+from dtm.runs.folder import read_object
 
 Entries = dict[str, dict[int, Run]]
 """The runs of a comparison by method and seed."""
@@ -47,7 +47,7 @@ def read_fingerprint(run: Run) -> dict[str, Any]:
         f"{run.path} has no {path.name}: it was made before runs could be compared. Run it again.",
         CheckpointError,
     )
-    return read_json(path)
+    return read_object(path)
 
 
 def _by_method(runs: Sequence[Run]) -> Entries:

@@ -21,13 +21,14 @@ from typing import Literal
 from rich.table import Table
 
 from dtm.api import Run
+from dtm.capacity.forecast import format_duration
 from dtm.config import RunConfig
 from dtm.config.serialise import obstacles, to_yaml
 from dtm.errors import CheckpointError, DtmError, require
 from dtm.loop.policies import check_settings
 from dtm.recipes import RECIPES
 from dtm.runs.bases import find_base, located, no_base
-from dtm.runs.folder import RunFolder, make_folder, require_new
+from dtm.runs.folder import RunFolder, make_folder, reading, require_new, require_parent
 from dtm.runs.interrupts import ENDS_WITH_PARENT, Interrupted, Interrupts
 from dtm.runs.lock import locked
 from dtm.writing import write_text
@@ -69,6 +70,9 @@ def run_all(
     waiting = [job for job in _checked_jobs(configs, out, verb) if not job.is_finished]
     total, failed = len(waiting), []
     running: list[_Job] = []
+    begin = time.perf_counter()
+    if total:
+        say(f"{total} of {len(configs)} runs are to be done, {jobs} at a time, in {out}")
     with locked(make_folder(out)), Interrupts() as interrupts:
         try:
             while waiting or running:
@@ -78,8 +82,8 @@ def run_all(
                 time.sleep(POLL)
                 for job in [job for job in running if job.has_ended]:
                     running.remove(job)
-                    left = len(waiting) + len(running)
-                    say(f"[{total - left}/{total}] {job.name}: {job.verdict()}")
+                    done = total - len(waiting) - len(running)
+                    say(f"[{done}/{total}] {job.name}: {job.verdict()}{_left(begin, done, total)}")
                     if not job.is_finished:
                         failed.append(job)
         except Interrupted:
@@ -95,6 +99,14 @@ def run_all(
     return {name: Run.open(out / name) for name in configs if name not in lost}
 
 
+def _left(begin: float, done: int, total: int) -> str:
+    """The time that the other runs need at the rate so far."""
+    if done == total:
+        return ""
+    seconds = (time.perf_counter() - begin) / done * (total - done)
+    return f"; about {format_duration(seconds)} left"
+
+
 def plan(configs: Mapping[str, RunConfig], out: Path, verb: Verb = "train") -> dict[str, str]:
     """Each run of `run_all` and its state: finished, to be continued, or new; nothing is written."""
     return {job.name: job.state for job in _checked_jobs(configs, out, verb)}
@@ -102,6 +114,7 @@ def plan(configs: Mapping[str, RunConfig], out: Path, verb: Verb = "train") -> d
 
 def _checked_jobs(configs: Mapping[str, RunConfig], out: Path, verb: Verb) -> list[_Job]:
     """A job for every configuration; settings and folders that cannot be run are refused."""
+    require_parent(out)
     if verb == "train":  # all from one base, also if another pretraining ends while they go
         configs = {name: _with_base(config) for name, config in configs.items()}
     found = [_Job(name, config, out / name, verb) for name, config in configs.items()]
@@ -136,7 +149,7 @@ def sweep_rows(
     """Mean, lowest and highest over seeds of each setting's held-out measures."""
     rows = {}
     for name in settings:
-        found = [{**run.summary["tuned"], **_gap(run)} for run in (runs[f"{name}-{seed}"] for seed in seeds)]
+        found = [_measures(runs[f"{name}-{seed}"]) for seed in seeds]
         rows[name] = {measure: spread([row[measure] for row in found]) for measure in found[0]}
     return rows
 
@@ -167,13 +180,13 @@ def sweep_csv(settings: Sequence[str], seeds: Sequence[int], runs: Mapping[str, 
     """One line for each run: its setting, its seed and its measures."""
     text = io.StringIO()
     first = runs[f"{settings[0]}-{seeds[0]}"]
-    measures = [*first.summary["tuned"], *_gap(first)]
+    measures = list(_measures(first))
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["setting", "seed", "run", *measures])
     for name in settings:
         for seed in seeds:
             run = runs[f"{name}-{seed}"]
-            found = {**run.summary["tuned"], **_gap(run)}
+            found = _measures(run)
             writer.writerow([name, seed, run.path, *(found.get(measure) for measure in measures)])
     return text.getvalue()
 
@@ -189,9 +202,12 @@ def _cell(found: Mapping[str, float], between: str) -> str:
     return f"{found['mean']:.3f}{between}({found['low']:.3f}–{found['high']:.3f})"
 
 
-def _gap(run: Run) -> dict[str, float]:
-    closed = run.summary.get("gap_closed")
-    return {} if closed is None else {"gap_closed": closed}
+def _measures(run: Run) -> dict[str, float]:
+    """The tuned model's measures and, where it is known, the share of the gap that was closed."""
+    with reading(run.folder.summary):
+        summary = run.summary
+        closed = summary.get("gap_closed")
+        return {**summary["tuned"], **({} if closed is None else {"gap_closed": closed})}
 
 
 @dataclass(slots=True)
@@ -264,9 +280,9 @@ class _Job:
         """A short description of how it ended."""
         if not self.is_finished:
             return f"not finished, see {self.log}"
-        summary = Run.open(self.folder).summary
-        measured = summary["tuned"] if self.verb == "train" else summary
-        split = f"{self.config.evaluation.split} prompts: " if self.verb == "train" else ""
+        run, split = Run.open(self.folder), f"{self.config.evaluation.split} prompts: "
+        measured = _measures(run) if self.verb == "train" else run.summary
         known = {name: value for name, value in measured.items() if value is not None}
         measures = "  ".join(f"{name} {value:.3f}" for name, value in known.items())
-        return f"{split}{measures}  ({(time.perf_counter() - self.begin) / 60:.1f} min)"
+        minutes = (time.perf_counter() - self.begin) / 60
+        return f"{split if self.verb == 'train' else ''}{measures}  ({minutes:.1f} min)"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from dtm.config.model import PretrainConfig
+from dtm.config.run import CheckpointConfig
 from dtm.errors import require
 
 
@@ -112,6 +113,7 @@ class AdaptConfig:
     """Validation prompts of each task in the corpus that the result is measured on; 0: none."""
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     pretrain: PretrainConfig = field(default_factory=_training)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     @property
     def attention_block(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from dtm.runs.checkpoint import has_checkpoint
 from dtm.runs.events import Callback, JsonLines
 from dtm.runs.folder import RunFolder
 from dtm.runs.interrupts import Interrupted, Interrupts
-from dtm.runs.resume import Resume, find_run, held
+from dtm.runs.resume import Resume, find_run, held, with_remedy
 from dtm.tasks.corpus.general import save_rows
 from dtm.tasks.language.build import language_task
 from dtm.tasks.language.tokenizer import Chat
@@ -67,7 +68,10 @@ def adapt(
     placement = Placement.resolve(config.device, config.precision, config.compile, nf4=False)
     source = load_any(config.source, mask_token=config.mask_token)
     require_attention(config, source.model)
-    with held(found, config, "adapt", out, group) as folder:
+    with (
+        held(found, config, "adapt", out, group) as folder,
+        with_remedy(folder, f"dtm adapt {config.source} --resume --out {shlex.quote(str(folder.path))}"),
+    ):
         with Interrupts() as interrupts:
             try:
                 adapter = new_adapter(
@@ -159,6 +163,7 @@ def new_adapter(
         seed=config.seed,
         callbacks=callbacks,
         checkpoints=checkpoints,
+        saving=config.checkpoint,
         between=between,
         group=group,
     )

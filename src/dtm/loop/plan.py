@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import torch
 
-from dtm.capacity.forecast import Timing, counted_seconds, format_duration, measured_seconds
+from dtm.capacity.forecast import COMPILATION, Timing, counted_seconds, format_duration, measured_seconds
 from dtm.capacity.memory import active_parameters, parameters
 from dtm.capacity.preflight import available, format_bytes
 from dtm.config.adapt import AdaptConfig
@@ -34,7 +34,7 @@ def training_plan(assembly: Assembly) -> dict[str, str]:
         **({"prompts": task.describe_counts()} if isinstance(task, LanguageTask) else {}),
         "reward": assembly.scorer.name,
         "base": _base(assembly),
-        "device": str(assembly.placement),
+        **_device(assembly.placement),
         **_processes(assembly),
         "method": config.method.name,
         **assembly.loop.describe(),
@@ -43,6 +43,23 @@ def training_plan(assembly: Assembly) -> dict[str, str]:
         **_memory(assembly),
         "time": time_estimate(assembly),
     }
+
+
+def _device(placement: Placement) -> dict[str, str]:
+    """The device, its threads if it is the CPU, and how long compilation takes if there is any."""
+    threads = {"threads": str(torch.get_num_threads())} if placement.device.type == "cpu" else {}
+    compilation = {
+        "compilation": f"about {format_duration(COMPILATION)} once, part of the time below; less where "
+        "torch's cache has the kernels of an earlier run"
+    }
+    return {"device": str(placement), **threads, **(compilation if placement.compiles else {})}
+
+
+def _duration(seconds: float, placement: Placement) -> str:
+    """An estimate in words, with the seconds before the first step that compilation takes."""
+    if not placement.compiles:
+        return f"about {format_duration(seconds)} on this machine"
+    return f"about {format_duration(seconds + COMPILATION)} on this machine, with compilation"
 
 
 def _base(assembly: Assembly) -> str:
@@ -100,7 +117,7 @@ def pretraining_plan(assembly: Assembly) -> dict[str, str]:
     return {
         "task": f"{task.name}, completions of {task.completion_length} tokens",
         "model": f"{size:,} parameters, from scratch",
-        "device": str(assembly.placement),
+        **_device(assembly.placement),
         "training": f"{settings.steps} steps of {settings.batch} sequences{late}, "
         f"learning rate {settings.lr:g}",
         "time": pretraining_time_estimate(assembly),
@@ -128,7 +145,7 @@ def time_estimate(assembly: Assembly) -> str:
         update = timing.update(assembly.masking) + timing.forward()
         rollout = timing.rollout(assembly.decoder, config.decoding.batch)
         seconds = work.rollouts * rollout + work.rows * update
-    return f"about {format_duration(seconds)} on this machine"
+    return _duration(seconds, assembly.placement)
 
 
 def pretraining_time_estimate(assembly: Assembly) -> str:
@@ -139,7 +156,7 @@ def pretraining_time_estimate(assembly: Assembly) -> str:
     row = (1 - settings.settle) * timing.update(usual)
     if settings.settle:
         row += settings.settle * timing.update(late)
-    return f"about {format_duration(settings.steps * settings.batch * row)} on this machine"
+    return _duration(settings.steps * settings.batch * row, assembly.placement)
 
 
 def adaptation_time_estimate(config: AdaptConfig) -> str:
@@ -168,4 +185,4 @@ def adaptation_time_estimate(config: AdaptConfig) -> str:
     seconds = measured_seconds(update) / length
     rows = settings.steps * settings.batch * tokens_per_row(config, Chat(source.tokenizer), source.eos_id)
     written = config.corpus.instructions * (ASKED + ANSWERED) if config.corpus.general else 0
-    return f"about {format_duration(seconds * (rows + written / 3))} on this machine"
+    return _duration(seconds * (rows + written / 3), placement)

@@ -14,7 +14,7 @@ from dtm.models.export import WEIGHTS, merge_adapter, read_adapter
 from dtm.models.families import read_shape
 from dtm.models.tokenizers import PARTS
 from dtm.report.card import Form, model_card
-from dtm.runs.folder import RunFolder, make_folder, read_json
+from dtm.runs.folder import RunFolder, make_folder, read_object
 from dtm.writing import copy_file, write_text
 
 TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template*", "added_tokens.json", *PARTS)
@@ -23,7 +23,7 @@ TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template*", "added_t
 
 def export_run(run: RunFolder, out: Path, merged: bool = False) -> None:
     """Write a finished run's model to ``out``; ``merged`` adds an adapter into its base's own weights."""
-    model, summary = run.finished(run.model), read_json(run.finished(run.summary))
+    model, summary = run.finished(run.model), read_object(run.finished(run.summary))
     has_adapter = (model / ADAPTER).is_file()
     require(
         not out.exists() or (out.is_dir() and not any(out.iterdir())),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import warnings
@@ -22,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dtm.errors import CheckpointError, DtmWarning
-from dtm.writing import writing
+from dtm.writing import flush, writing
 
 Tensors = Mapping[str, Tensor]
 NAME = re.compile(r"step-(\d{8,})(?:-phase-(\d{3,}))?")
@@ -55,7 +54,7 @@ def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, keep: int, 
             shutil.rmtree(final)
         _write(partial, checkpoint)
         partial.rename(final)
-        _flush(folder)
+        flush(folder)
     _drop_old(folder, final, keep)
     return final
 
@@ -71,8 +70,8 @@ def _write(partial: Path, checkpoint: Checkpoint) -> None:
     manifest = {path.name: _digest(path) for path in sorted(partial.iterdir())}
     (partial / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
     for path in partial.iterdir():
-        _flush(path)
-    _flush(partial)
+        flush(path)
+    flush(partial)
 
 
 def _drop_old(folder: Path, written: Path, keep: int) -> None:
@@ -133,11 +132,3 @@ def _damage(path: Path) -> str | None:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

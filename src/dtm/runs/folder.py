@@ -13,13 +13,13 @@ summary.json      base, tuned and best possible
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from dtm.config.legacy import is_legacy
 from dtm.config.serialise import leaves, load_yaml, read_mapping, to_yaml
 from dtm.distributed import launched
 from dtm.errors import CheckpointError, ConfigError, nearest, require
+from dtm.files import read_json
 from dtm.runs.lock import LOCK
 from dtm.writing import write_json, write_text
 
@@ -142,7 +143,7 @@ class RunFolder:
     def started(self) -> dict[str, Any]:
         """How it was started: command, versions, machine and configuration; empty if the file is gone."""
         path = self.path / ENVIRONMENT
-        return read_json(path) if path.exists() else {}
+        return read_object(path) if path.exists() else {}
 
     @property
     def kind(self) -> str:
@@ -181,6 +182,11 @@ class RunFolder:
 
     def read_config(self) -> RunConfig:
         """The configuration that the run was started with, or continued with since."""
+        require(
+            "recipe" in read_mapping(self.config),
+            f"{self.config} is damaged: it has no recipe. Restore it; environment.json has every setting.",
+            CheckpointError,
+        )
         return load_yaml(self.config, RunConfig())
 
 
@@ -217,12 +223,16 @@ def shortened(argument: str) -> str:
     return f"{flag}{mark}{path.relative_to(here) if path.is_relative_to(here) else path.name}"
 
 
-def commit() -> str | None:
-    """The commit of the source tree that runs, with a mark if it has been edited; None outside one."""
-    here = Path(__file__)
+def commit(file: Path = Path(__file__)) -> str | None:
+    """The commit of the source tree that runs, with a mark if it has been edited; None outside one.
+
+    Results that are written one after the other from one commit are no edit.
+    """
     try:
-        _git(here.parent, "ls-files", "--error-unmatch", here.name)  # not a package inside another repository
-        return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*") or None
+        _git(file.parent, "ls-files", "--error-unmatch", file.name)  # not a package inside another repository
+        name = _git(file.parent, "rev-parse", "--short=12", "HEAD")
+        edited = _git(file.parent, "diff", "--name-only", "HEAD", "--", ":/", ":(top,exclude)results")
+        return f"{name}-dirty" if edited else name
     except (OSError, subprocess.SubprocessError):
         return None
 
@@ -264,6 +274,16 @@ def require_new(path: Path) -> None:
     )
 
 
+def require_parent(path: Path) -> None:
+    """Refuse a run or a model as the folder that many runs are to lie in."""
+    found = [name for name in ("config.yaml", "config.json", "adapter_config.json") if (path / name).exists()]
+    require(
+        not found,
+        f"{path} is a run or a model (it has {', '.join(found)}): choose another folder with --out",
+        CheckpointError,
+    )
+
+
 def make_folder(path: Path) -> Path:
     """Make the folder and its parents; fail before the work that would fill it."""
     try:
@@ -280,24 +300,31 @@ def kept_json(path: Path, make: Callable[[], Mapping[str, Any]]) -> dict[str, An
     """The value that ``make`` returns, computed once and then read back from the file."""
     if not path.is_file():
         write_json(path, make())
-    return read_json(path)
+    return read_object(path)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object that a run has written; a damaged file is an error with a remedy."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as problem:
-        raise _damaged(path, str(problem)) from None
-    if not isinstance(found, dict):
-        raise _damaged(path, "not a JSON object")
+    with reading(path):
+        found = read_json(path, CheckpointError)
+        if not isinstance(found, dict):
+            raise TypeError("not a JSON object")
     return found
 
 
-def _damaged(path: Path, problem: str) -> CheckpointError:
-    return CheckpointError(
-        f"{path} is damaged ({problem}). Restore it, or delete it and continue the run with --resume."
-    )
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """While a file of a run is read and used: blame errors about its contents on the file, with a remedy."""
+    remedy = "Restore it, or delete it and continue the run with --resume."
+    try:
+        yield
+    except CheckpointError as problem:
+        if remedy in str(problem):
+            raise
+        raise CheckpointError(f"{problem}. {remedy}") from None
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        reason = f"it has no {problem}" if isinstance(problem, KeyError) else problem
+        raise CheckpointError(f"{path} is damaged: {reason}. {remedy}") from None
 
 
 def new_path(recipe: str, kind: str, out: str | Path | None) -> Path:

@@ -11,8 +11,9 @@ from dtm.config import RunConfig
 from dtm.config.adapt import AdaptConfig
 from dtm.config.serialise import CHANGEABLE, leaves, obstacles, read_mapping, to_yaml
 from dtm.distributed import ALONE, Group
-from dtm.errors import CheckpointError, ConfigError, require
+from dtm.errors import CheckpointError, ConfigError, RewardError, StorageError, require
 from dtm.runs.bases import located
+from dtm.runs.checkpoint import has_checkpoint
 from dtm.runs.folder import RunFolder, make_folder, new_path, require_new
 from dtm.runs.lock import locked
 from dtm.writing import write_text
@@ -111,3 +112,17 @@ def note_changes(folder: RunFolder, config: RunConfig) -> None:
     """Write down the settings that a run continues with, where these may change."""
     if config != folder.read_config():
         write_text(folder.config, to_yaml(config))
+
+
+@contextmanager
+def with_remedy(folder: RunFolder, again: str) -> Iterator[None]:
+    """Say how to continue after a failed reward or a failed write."""
+    try:
+        yield
+    except (RewardError, StorageError) as problem:
+        state = "The run is saved; continue it with"
+        if isinstance(problem, StorageError):
+            state = "The run is saved up to its last checkpoint; continue it with"
+            if not has_checkpoint(folder.checkpoints):
+                state = "The run has no checkpoint yet; start it again with"
+        raise type(problem)(f"{problem}\n{state}: {again}") from problem

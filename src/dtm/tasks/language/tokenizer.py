@@ -41,19 +41,21 @@ class Chat:
             "beside it as chat_template.jinja",
         )
         chat = cls(tokenizer)
-        chat._try_template(str(folder))
+        chat._try(str(folder))
         return chat
 
-    def _try_template(self, folder: str) -> None:
-        """Render a message in another process, so that a template that does not end is refused."""
+    def _try(self, folder: str) -> None:
+        """Render, encode and read a message in another process: a template may not end, a file be damaged."""
 
         def serve(connection: Connection) -> None:
             connection.send("ready")
             try:
-                self.render(connection.recv())
+                self.read(self.ask(connection.recv()))
                 connection.send(None)
             except DataError as problem:
                 connection.send(str(problem))
+            except Exception as problem:  # a damaged file can make the library raise anything
+                connection.send(f"it fails with {type(problem).__name__}: {problem}")
 
         worker = Worker(serve)
         try:

@@ -1,0 +1,59 @@
+"""The option --threads, and the choice where it is not given."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dtm.capacity.threads import Watch, choose, cores
+from dtm.errors import require
+
+if TYPE_CHECKING:
+    from dtm.runs.folder import RunFolder
+
+OMP = "OMP_NUM_THREADS"
+HELP = "threads of the CPU (default: as many as cores are free, or OMP_NUM_THREADS)"
+WATCH = Watch.start()
+"""Watches the cores since the command was started, while it imports and parses."""
+
+
+def add_threads(add: Callable[..., object]) -> None:
+    """Add the option --threads."""
+    add("--threads", type=int, metavar="N", help=HELP)
+
+
+def set_threads(asked: int | None, found: RunFolder | None = None) -> None:
+    """Set the number of threads and say so where it is not torch's own.
+
+    A run that is continued keeps the number that it was started with: another one sums in another order.
+    """
+    import torch
+
+    require(asked is None or asked >= 1, f"--threads must be at least 1, got {asked}")
+    most = torch.get_num_threads()
+    number, notice = asked or most, ""
+    if asked is None and found is not None and isinstance(found.started.get("threads"), int):
+        number = max(1, found.started["threads"])
+        if number != most:
+            notice = (
+                f"threads: {number}, as the run was started with; --threads N changes it, and last digits"
+            )
+    elif asked is None and OMP not in os.environ:
+        free = WATCH.free_cores()
+        number = choose(free, most)
+        if number < most:
+            notice = f"threads: {number}, because {free:.1f} of {cores()} cores are free; --threads N sets it"
+    torch.set_num_threads(number)
+    if notice:
+        print(notice, flush=True)
+
+
+def share_threads(asked: int | None, jobs: int) -> None:
+    """Let the runs that this command starts share the free cores; a single one chooses by itself."""
+    require(asked is None or asked >= 1, f"--threads must be at least 1, got {asked}")
+    if asked is None and jobs > 1 and OMP not in os.environ:
+        asked = max(1, choose(WATCH.free_cores(), cores()) // jobs)
+        print(f"threads: {asked} for each run; --threads N sets it", flush=True)
+    if asked is not None:
+        os.environ[OMP] = str(asked)  # of the processes that are started

@@ -83,6 +83,8 @@ def test_the_prefix_cache_changes_no_token(shift, settings):
 @pytest.mark.parametrize("name", ["sdar", "sdar_moe", "llada2_moe", "fast_dllm_qwen"])
 def test_reference_models_are_decoded_as_on_the_canvas_with_and_without_the_cache(shared_data, name):
     folder = shared_data / "golden" / f"{name}_tiny"
+    if not folder.is_dir():
+        pytest.skip(f"no reference files in {folder}")
     stored = load_file(folder / "golden.safetensors")
     block = int(stored["block_size"])
     model = dtm.load_model(folder, mask_id=int(stored["mask_token_id"]), attention="block", block=block)

@@ -31,6 +31,8 @@ def golden(shared_data):
 
     def load(name: str) -> tuple[Transformer, dict[str, torch.Tensor]]:
         folder = shared_data / "golden" / f"{name}_tiny"
+        if not folder.is_dir():
+            pytest.skip(f"no reference files in {folder}")
         stored = load_file(folder / "golden.safetensors")
         known = {"mask_id": int(stored["mask_token_id"])}
         if "block_size" in stored:

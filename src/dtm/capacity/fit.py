@@ -100,9 +100,10 @@ def advice(model: TransformerConfig, run: TrainingShape, found: list[Fit], limit
     )
     flags_for = {"exact decoding": f"{flags} --decoding.batch {min(best.batch_exact, MAX_DECODED)}"}
     if best.batch_cached:
-        kind = "block" if model.attention_block is None else "prefix"
+        is_full = model.attention_block is None
+        kind, name = ("block", "with a cache") if is_full else ("prefix", "exact, with the prefix cache")
         cached = f"--decoding.batch {min(best.batch_cached, MAX_DECODED)} --decoding.cache {kind}"
-        flags_for["with a cache"] = f"{flags} {cached}"
+        flags_for[name] = f"{flags} {cached}"
     return flags_for
 
 

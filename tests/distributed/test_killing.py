@@ -21,17 +21,18 @@ from dtm.runs.checkpoint import has_checkpoint, load_latest
 from dtm.runs.interrupts import Interrupts
 from ranks import Failed, each, outcomes
 
-VERBS = 33
+VERBS = 25
 """Verbs of a whole run of `short` in two processes."""
 
 
 def short(tiny: RunConfig) -> RunConfig:
-    """Two phases of two steps, with a checkpoint after each."""
+    """A phase of three steps, with a checkpoint after each."""
     return replace(
         tiny,
-        tilt=replace(tiny.tilt, max_steps=2),
+        tilt=replace(tiny.tilt, final=1.0, max_steps=3),
+        replay=replace(tiny.replay, prompts=6, completions=3),
         optimizer=replace(tiny.optimizer, batch=6),
-        evaluation=replace(tiny.evaluation, prompts=2, completions=1),
+        evaluation=replace(tiny.evaluation, prompts=1, completions=1),
         checkpoint=replace(tiny.checkpoint, every=1),
         distributed=DistributedConfig(row_order=True),
     )
@@ -83,26 +84,21 @@ def kill(config: RunConfig, folder: Path, size: int, number: int, rank: int) -> 
         load_latest(folder)
 
 
-def test_a_run_broken_off_on_2_and_4_and_stopped_on_1_ends_as_if_it_had_not_been(tiny, expected, tmp_path):
+def test_a_run_broken_off_on_2_and_4_processes_ends_on_1_as_if_it_had_not_been(tiny, expected, tmp_path):
     config = short(tiny)
-    kill(config, tmp_path, size=2, number=20, rank=1)
-    (stopped,) = outcomes(1, train, config, tmp_path, 2, 0, signal.SIGTERM)
-    assert stopped.kind == "Interrupted"
-    kill(config, tmp_path, size=4, number=6, rank=0)
+    kill(config, tmp_path, size=2, number=12, rank=1)
+    stopped = outcomes(2, train, config, tmp_path, 3, 1, signal.SIGTERM)  # a signal to one of them
+    assert [one.kind for one in stopped] == ["Interrupted", "Interrupted"]
+    kill(config, tmp_path, size=4, number=4, rank=0)
     kill(config, tmp_path, size=2, number=3, rank=0)
-    for found in each(2, train, config, tmp_path):
-        require_equal(found, expected)
-
-
-def test_a_signal_to_one_process_stops_and_saves_all(tiny, tmp_path):
-    found = outcomes(2, train, short(tiny), tmp_path, 16, 1, signal.SIGTERM)
-    assert [one.kind for one in found] == ["Interrupted", "Interrupted"]
-    assert load_latest(tmp_path).state["step"] > 0
+    (found,) = each(1, train, config, tmp_path)
+    assert load_latest(tmp_path).state["step"] == 3
+    require_equal(found, expected)
 
 
 def test_weights_in_shares_are_saved_whole_and_continue_on_one_process(tiny, expected, tmp_path):
     config = replace(short(tiny), distributed=DistributedConfig(shard="full"))
-    found = outcomes(2, train, config, tmp_path, 16, 0, signal.SIGTERM)
+    found = outcomes(2, train, config, tmp_path, 12, 0, signal.SIGTERM)
     assert [one.kind for one in found] == ["Interrupted", "Interrupted"]
     (resumed,) = each(1, train, config, tmp_path)
     for one, other in zip(resumed["weights"], expected["weights"], strict=True):

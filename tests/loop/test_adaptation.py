@@ -246,7 +246,7 @@ def test_a_finished_adaptation_is_returned_and_other_settings_are_refused(config
 def test_the_source_writes_its_instructions_once(config, tmp_path, monkeypatch):
     written = []
 
-    def write(model, chat, count, seed, batch, between):
+    def write(model, chat, count, seed, batch, between, group):
         written.append(count)
         return [Example.of(f"the {n}", "sum") for n in range(40)]
 

@@ -40,10 +40,10 @@ def draws(tiny) -> dict[int, list[Draw]]:
     with pytest.MonkeyPatch.context() as patch:
         for run, asked in found.items():
 
-            def recorded(self, prompts, completions, tilt, seed, first_group=0, asked=asked):
+            def recorded(self, prompts, completions, tilt, seed, first_group=0, ahead=None, asked=asked):
                 (split,) = {splits[view] for view in prompts.views}
                 asked.append(Draw(split, tilt, seed, first_group, prompts.views))
-                return collect(self, prompts, completions, tilt, seed, first_group)
+                return collect(self, prompts, completions, tilt, seed, first_group, ahead)
 
             patch.setattr(Collector, "collect", recorded)
             Trainer(assemble(replace(tiny, seed=run))).run()

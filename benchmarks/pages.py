@@ -31,6 +31,8 @@ def filled(text: str, results: Path) -> str:
 
     def block(match: re.Match[str]) -> str:
         file, render = TABLES[match[2]]
+        if not (results / file).is_file():
+            return f"{match[1]}Not measured yet.\n{match[3]}"
         return f"{match[1]}{render(json.loads((results / file).read_text(encoding='utf-8')))}{match[3]}"
 
     return BLOCK.sub(block, text)

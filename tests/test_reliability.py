@@ -1,0 +1,76 @@
+"""The measured reliability: the page shows what was measured, and nothing that was measured broke."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results" / "reliability"
+MADE = {"command": "python a.py", "commit": "0123abc", "minutes": 3.0, "machine": {"processor": "some CPU"}}
+
+
+@pytest.fixture
+def pages(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    yield importlib.import_module("pages")
+    sys.modules.pop("pages")
+
+
+def measured(part: str) -> dict:
+    path = RESULTS / f"{part}.json"
+    if not path.is_file():
+        pytest.skip(f"not measured yet: python benchmarks/reliability.py {part}")
+    return json.loads(path.read_text())["found"]
+
+
+def test_pages_are_filled_from_the_results(pages):
+    seen = []
+    for page in pages.PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert pages.filled(text, ROOT / "results") == text, "run `python benchmarks/reliability.py pages`"
+        seen += [match[2] for match in pages.BLOCK.finditer(text)]
+    assert sorted(seen) == sorted(pages.TABLES)
+
+
+def test_a_typed_number_is_replaced(pages, tmp_path):
+    found = {"train": {"kills": 3, "runs": 2, "equal": 1}, "sweep": {"kills": 4, "runs": 1, "equal": 1}}
+    (tmp_path / "reliability").mkdir()
+    (tmp_path / "reliability" / "kills.json").write_text(json.dumps({**MADE, "found": found}))
+    text = pages.filled("before\n<!-- filled: kills -->\n| 99 |\n<!-- end -->\nafter", tmp_path)
+    assert "99" not in text
+    assert "| `dtm train` | 3 | 2 | 1 |\n" in text
+    assert "| in all | 7 | 3 | 2 |\n" in text
+    assert "`python a.py`, commit 0123abc, 3 minutes on one thread of some CPU.\n<!-- end -->\nafter" in text
+    assert pages.filled(text, tmp_path) == text
+
+
+def test_no_kill_cost_more_than_promised():
+    rows = measured("kills")
+    assert set(rows) == {"train", "pretrain", "adapt", "compare", "sweep"}
+    assert sum(row["kills"] for row in rows.values()) >= 200
+    assert all(row["equal"] == row["runs"] for row in rows.values())
+
+
+def test_no_fault_and_no_input_broke_anything():
+    for part in ("faults", "inputs"):
+        assert all(row["broken"] == 0 for row in measured(part).values())
+    assert measured("fuzz")["raised"] == 0
+
+
+def test_a_long_run_takes_no_more_with_time():
+    found = measured("soak")
+    growth, last = found["growth_per_1000_steps"], found["last"]
+    assert found["hours"] >= 0.5
+    assert growth["resident_bytes"] < 0.01 * last["resident_bytes"]
+    assert growth["open_files"] < 0.1
+    assert growth["checkpoint_bytes"] < 0.01 * last["checkpoint_bytes"]
+
+
+def test_nearly_all_mutations_are_noticed():
+    found = measured("mutations")
+    assert all(row["share"] >= 0.95 for row in found["packages"].values())

@@ -113,5 +113,6 @@ def llada_custom() -> RunConfig:
         config,
         method=configure_method("c-dtm"),
         adapter=AdapterConfig(rank=128, alpha=64.0),
+        tilt=replace(config.tilt, absorbed=0.9),
         replay=replace(config.replay, priority=0.5),
     )

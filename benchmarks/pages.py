@@ -137,6 +137,49 @@ def maze_small_controls(found: Found) -> str:
     return table(["control variate, equal compute", "gap closed", "valid", "coverage ratio"], rows)
 
 
+def meter(found: Found) -> str:
+    """Readings of the progress meter against known students."""
+    names = ("mean", "sd", "error")
+    rows = [
+        [
+            f"{row['student']}, {row['order']}",
+            f"{row['truth']:.2f}",
+            *(f"{row[name]:.3f}" for name in names),
+            *(f"{row[name]:.0%}" for name in ("within_one_error", "within_two_errors")),
+        ]
+        for row in found["calibration"]
+    ]
+    head = [
+        "student, order of decoding",
+        "tilted by",
+        "mean",
+        "spread",
+        "± shown",
+        "within one ±",
+        "within two",
+    ]
+    size = found["rollouts"]
+    note = (
+        f"Each reading: {size['prompts']} prompts × {size['completions']} completions, h = {size['h']:g}.\n"
+    )
+    return f"{table(head, rows)}\n{note}{_source(found)}"
+
+
+def meter_phases(found: Found) -> str:
+    """The recipe maze-small with and without phases that the meter ends."""
+    names = {"meter": "ended by the meter (default)", "never": "of all their steps"}
+    columns = (("updates", 0), ("reward", 3), ("valid", 3), ("coverage", 2))
+    rows = [
+        [names[rule], *(_spread(row[name], digits) for name, digits in columns)]
+        for rule, row in found["phases"].items()
+    ]
+    return f"{table(['phases', 'updates', 'reward', 'valid', 'coverage'], rows)}\n{_source(found)}"
+
+
+def _source(made: Found) -> str:
+    return f"`{made['command']}`, commit {made['commit']}.\n"
+
+
 def _spread(found: Found, digits: int) -> str:
     """Mean, lowest and highest."""
     mean, low, high = (f"{found[name]:.{digits}f}" for name in ("mean", "low", "high"))
@@ -158,6 +201,8 @@ TABLES: Mapping[str, tuple[str, Callable[[Found], str]]] = {
         part.__name__: (f"reliability/{part.__name__}.json", _measured(part))
         for part in (kills, faults, inputs, soak, fuzz, mutations)
     },
+    "meter": ("meter.json", meter),
+    "meter-phases": ("meter.json", meter_phases),
     "maze-small": ("maze-small.json", maze_small),
     "maze-small-controls": ("maze-small.json", maze_small_controls),
 }

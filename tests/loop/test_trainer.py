@@ -107,12 +107,21 @@ def test_the_average_is_half_way_after_one_step_at_ema_one_half(tiny, make_train
     torch.testing.assert_close(weights(trainer.policy.average), (base + student) / 2)
 
 
-def test_a_closed_phase_promotes_the_average(tiny, make_trainer):
-    trainer, averages = make_trainer(tiny), []
+def test_a_closed_phase_promotes_the_average(tiny, make_trainer, monkeypatch):
+    trainer, averages, before = make_trainer(tiny), [], []
+    promote = trainer.policy.promote
+
+    def noted() -> None:
+        before.extend(weights(model) for model in (trainer.policy.average, trainer.policy.student))
+        promote()
+
+    monkeypatch.setattr(trainer.policy, "promote", noted)
     while trainer.progress.phase == 0:
         averages.append(weights(trainer.policy.average))
         trainer._advance()
     teacher = weights(trainer.policy.teacher)
+    assert torch.equal(teacher, before[0])
+    assert not torch.equal(teacher, before[1])
     assert torch.equal(weights(trainer.policy.student), teacher)
     assert torch.equal(weights(trainer.policy.average), teacher)
     assert not torch.equal(teacher, averages[-1])

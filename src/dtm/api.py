@@ -167,8 +167,8 @@ def train(
     config = assembly.run_config
     if found is not None:
         require_same_config(found, config)
+    assembly.scorer.start()  # before this process takes memory and the GPU
     assembly.preflight()
-    assembly.scorer.start()  # before the base takes memory and the GPU
     _ = assembly.base  # load it before there is a folder
     identity = run_fingerprint(assembly)
     if found is not None:

@@ -190,12 +190,12 @@ def gained_kl(
     log_weight: Float[Tensor, " N"],
     control: float = 1.0,
 ) -> Float[Tensor, " N"]:
-    r"""Each position's share of (L(π_a) − L(π_θ)) / Z, the nats absorbed so far (docs/method.md, 8).
+    r"""Each position's share of (L(π_a) − L(π_θ)) / Z, the nats gained so far (docs/method.md, 8).
 
         (w̄ − c̄)(log π_θ − log π_a)(x_1) − c̄ KL(π_a ‖ π_θ),   whose mean does not depend on c̄.
 
-    Summed over S, times ``row_weight``, averaged over rows: `gained`. Then
-    remaining = available − gained bounds KL(ρ_{1,a+h} ‖ ρ_θ), and absorbed = gained / available ≤ 1.
+    Summed over S, times ``row_weight``, averaged over rows: `gained`. With available = h E_{a+h}[r] − log Z,
+    available − gained bounds KL(ρ_{1,a+h} ‖ ρ_θ).
     """
     log_ratio = log_pi - log_pi_a
     at_x1 = log_ratio.gather(-1, x1[:, None]).squeeze(-1)

@@ -202,8 +202,14 @@ class Weights:
 
     def select(self, rows: slice | Int[Tensor, " B"]) -> Weights:
         """The weights of the given rollouts, on the same normalisation."""
-        names = ("log_weight", "peers", "reward", "group", "credit")
-        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+        return replace(self, **{name: getattr(self, name)[rows] for name in WEIGHT_TENSORS})
+
+    def to(self, device: torch.device) -> Weights:
+        """The same weights on another device."""
+        return replace(self, **{name: getattr(self, name).to(device) for name in WEIGHT_TENSORS})
+
+
+WEIGHT_TENSORS = ("log_weight", "peers", "reward", "group", "credit")
 
 
 @dataclass(frozen=True, slots=True)

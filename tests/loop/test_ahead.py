@@ -65,7 +65,8 @@ def test_what_is_dropped_stops_and_is_not_returned():
             raise
 
     ahead.start("next", draw)
-    assert ahead.take("other") is None
+    assert ahead.holds("next")
+    assert not ahead.holds("other")
     ahead.drop()
     assert len(stopped) == 1
-    assert ahead.take("next") is None
+    assert not ahead.holds("next")

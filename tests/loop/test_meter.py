@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from dtm import tilts
-from dtm.loop.meter import PATIENCE, STATES, Meter
+from dtm.loop.meter import FEWEST, PATIENCE, STATES, Meter
 from dtm.masking import choose_steps, visited
 from dtm.models import Denoiser, Policy
 from dtm.random import stream
@@ -115,7 +116,7 @@ def test_the_drawn_steps_add_up_to_the_whole_on_average():
 
 def test_steps_at_which_the_model_was_sure_are_seldom_drawn():
     row = rollouts(1, 1, length=4)
-    row.log_prob[:] = torch.tensor([0.0, 0.0, -2.0, 0.0, -2.0])
+    row.log_prob[:] = torch.tensor([0.0, -1e-6, -2.0, -1e-6, -2.0])
     step, weight = choose_steps(row.select(torch.zeros(1000, dtype=torch.long)), 1, stream(0, "steps"))
     assert float((step % 2 == 1).double().mean()) == pytest.approx(0.9, abs=0.03)  # the even share is 0.2
     assert float(weight.max()) == pytest.approx(1 / (0.2 / 4))
@@ -143,8 +144,20 @@ def test_prompts_whose_rewards_agree_are_left_out():
     assert Meter(mixed, H, stream(0, "meter")).read(policy(BASE), 4) is None
 
 
-def test_a_single_prompt_has_an_infinite_error():
-    assert read(tilted(H), rollouts(1, 20))[1] == math.inf
+def test_end_tokens_that_were_filled_in_are_neither_drawn_nor_scored():
+    """The last two of four tokens share a step of their own, without a recorded log π."""
+    row = rollouts(1, 1, length=4)
+    row = replace(row, revealed_at=torch.tensor([[-1, 0, 1, 2, 2]]))
+    row.log_prob[:, 3:] = 0.0
+    step, _ = choose_steps(row.select(torch.zeros(200, dtype=torch.long)), 2, stream(0, "steps"))
+    assert set(step.flatten().tolist()) == {0, 1}
+    assert not visited(row, torch.tensor([2]), TOKENS).eligible.any()
+
+
+@pytest.mark.parametrize("prompts", [1, FEWEST - 1])
+def test_few_prompts_leave_the_error_unknown(prompts):
+    assert read(tilted(H), rollouts(prompts, 20))[1] == math.inf
+    assert math.isfinite(read(tilted(H), rollouts(FEWEST, 20))[1])
 
 
 def test_the_model_that_becomes_the_next_teacher_is_measured():

@@ -145,7 +145,7 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
             print(f"first {count} trials of each method in {out / 'tuning'}, whose settings the runs take")
         print_plan(over_seeds(configs, seeds), out, jobs)
         return None
-    share_threads(options.threads, jobs)
+    share_threads(options.threads, jobs * (processes or 1))
     if options.tune:
         configs, trials = tune(configs, count, out / "tuning", jobs, processes=processes)
     runs = run_all(over_seeds(configs, seeds), out, jobs, processes=processes)

@@ -52,6 +52,7 @@ def train(arguments: list[str]) -> int:
     from dtm import api
     from dtm.report.display import Display
 
+    assembly.scorer.start()  # before this process takes memory and the GPU
     assembly.preflight()
     if options.found is None:
         print_estimate(assembly)
@@ -274,7 +275,7 @@ def sweep(arguments: list[str]) -> int:
     out, seeds = options.out or RUNS / f"{options.recipe}-sweep", range(options.seeds)
     if options.dry_run:
         return print_plan(over_seeds(settings, seeds), out, options.jobs)
-    share_threads(options.threads, options.jobs)
+    share_threads(options.threads, options.jobs * (options.processes or 1))
     runs = run_all(over_seeds(settings, seeds), out, options.jobs, processes=options.processes)
     rows = sweep_rows(settings, seeds, runs)
     command = shlex.join(["dtm", "sweep", *arguments])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dtm.capacity.threads import Watch, choose, cores
+from dtm.distributed import launched
 from dtm.errors import require
 
 if TYPE_CHECKING:
@@ -26,15 +27,18 @@ def add_threads(add: Callable[..., object]) -> None:
 def set_threads(asked: int | None, found: RunFolder | None = None) -> None:
     """Set the number of threads and say so where it is not torch's own.
 
-    A run that is continued keeps the number that it was started with: another one sums in another order.
+    A run that is continued on as many processes keeps the number that it was started with: another one sums
+    in another order.
     """
     import torch
 
     require(asked is None or asked >= 1, f"--threads must be at least 1, got {asked}")
     most = torch.get_num_threads()
     number, notice = asked or most, ""
-    if asked is None and found is not None and isinstance(found.started.get("threads"), int):
-        number = max(1, found.started["threads"])
+    started = {} if found is None else found.started
+    is_alike = isinstance(started.get("threads"), int) and started.get("processes", 1) == launched()
+    if asked is None and is_alike:
+        number = max(1, started["threads"])
         if number != most:
             notice = (
                 f"threads: {number}, as the run was started with; --threads N changes it, and last digits"
@@ -50,7 +54,7 @@ def set_threads(asked: int | None, found: RunFolder | None = None) -> None:
 
 
 def share_threads(asked: int | None, jobs: int) -> None:
-    """Let the runs that this command starts share the free cores; a single one chooses by itself."""
+    """Let the processes that this command starts share the free cores; a single one chooses by itself."""
     require(asked is None or asked >= 1, f"--threads must be at least 1, got {asked}")
     if asked is None and jobs > 1 and OMP not in os.environ:
         asked = max(1, choose(WATCH.free_cores(), cores()) // jobs)

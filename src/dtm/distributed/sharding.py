@@ -24,12 +24,17 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor if gather is None else gather()
 
 
-def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return whole tensors, those in shares on the CPU, one at a time: a card never holds them all."""
-    return {
-        name: whole(tensor).cpu() if hasattr(tensor, "full_tensor") else tensor
-        for name, tensor in tensors.items()
-    }
+def on_cpu(tensors: Mapping[str, Tensor], keep: bool = True) -> dict[str, Tensor]:
+    """Return whole tensors, those in shares on the CPU, one at a time: a card never holds them all.
+
+    Collective. Without ``keep`` this process only takes part, and returns none.
+    """
+    found = {}
+    for name, tensor in tensors.items():
+        gathered = whole(tensor)
+        if keep:
+            found[name] = gathered.cpu() if hasattr(tensor, "full_tensor") else tensor
+    return found
 
 
 def share_like(tensor: Tensor, like: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,11 +72,11 @@ class Collector:
         tilt: float,
         seed: int,
         first_group: int = 0,
-        ahead: Drawn | None = None,
+        ahead: Callable[[], Drawn] | None = None,
     ) -> Collected:
         """Return ``completions`` rewarded rollouts of each prompt; prompt j is group ``first_group + j``.
 
-        ``ahead`` are the rows of this process if `share` has drawn them already.
+        ``ahead`` returns the rows of this process if `share` is drawing them already.
         """
         drawn, repeated = self.draw(prompts, completions, seed, ahead), prompts.repeat(completions)
         finished, views, scores = drawn.finished, drawn.views, drawn.scores.rewards
@@ -98,9 +98,11 @@ class Collector:
             len(scores) - len(keep),
         )
 
-    def draw(self, prompts: Prompts, completions: int, seed: int, ahead: Drawn | None = None) -> Drawn:
+    def draw(
+        self, prompts: Prompts, completions: int, seed: int, ahead: Callable[[], Drawn] | None = None
+    ) -> Drawn:
         """Return ``completions`` scored rows of each prompt; at least one of all has a reward."""
-        parts = self.group.together(lambda: ahead or self.share(prompts, completions, seed))
+        parts = self.group.together(ahead or (lambda: self.share(prompts, completions, seed)))
         drawn = parts[0] if len(parts) == 1 else _joined(parts, prompts.tokens.device)
         self.scorer.require_some(drawn.scores)
         return drawn

@@ -193,7 +193,7 @@ def measure_tasks(
         task = language_task(LanguageConfig(**settings, completion_length=MEASURED[kind]), folder)
         engine = LocalEngine(decoder, MEASURED[kind], config.measured)
         engine.load(model.eval())
-        collector = Collector(task, Scorer(task.reward, kind), engine, group)
+        collector = Collector(task, Scorer(task.reward, kind, in_process=True), engine, group)
         with placement.autocast():
             setting = EvaluationConfig(prompts=config.measured, completions=1)
             measures[kind] = dict(evaluate(collector, setting, placement.device).measures)

@@ -36,6 +36,8 @@ class Ahead:
         self._thread = ThreadPoolExecutor(1, "rollouts ahead")
         self._job: _Job | None = None
         self._is_dropped = Event()
+        self.saved = 0.0
+        """Seconds that the latest rollouts had been drawn before they were asked for."""
 
     def check(self) -> None:
         """Raise `Dropped` in the thread once its rollouts are not needed; engines call it now and then."""
@@ -53,14 +55,18 @@ class Ahead:
         self._is_dropped.clear()
         self._job = _Job(key, self._thread.submit(timed))
 
-    def take(self, key: Any) -> tuple[Drawn, float] | None:
-        """Wait for the rollouts of ``key``; return them and the seconds saved, or None if there are none."""
-        job = self._job
-        if job is None or job.key != key:
-            return None
-        self._job, begin = None, time.perf_counter()
+    def holds(self, key: Any) -> bool:
+        """Whether the rollouts of ``key`` are being drawn."""
+        return self._job is not None and self._job.key == key
+
+    def take(self, key: Any) -> Drawn:
+        """Wait for the rollouts of ``key``, which it holds; `saved` then has the seconds saved."""
+        job, self._job, begin = self._job, None, time.perf_counter()
+        assert job is not None
+        assert job.key == key
         drawn, seconds = job.drawn.result()
-        return drawn, max(0.0, seconds - (time.perf_counter() - begin))
+        self.saved = max(0.0, seconds - (time.perf_counter() - begin))
+        return drawn
 
     def drop(self) -> None:
         """Discard what is being drawn, and wait until the thread is idle: π_a may change now."""

@@ -12,7 +12,7 @@ import torch
 from dtm import tilts
 from dtm.config import RunConfig
 from dtm.errors import require
-from dtm.loop.meter import Reading
+from dtm.loop.meter import STATES, Reading
 from dtm.loop.policy import Loop, Work, number, reading
 from dtm.loop.progress import Progress
 from dtm.loop.replay import Replay, prompt_offset
@@ -85,9 +85,11 @@ class Anneal(Loop):
         refreshes = (tilt.max_steps - 1) // replay.refresh_every
         drawn = replay.prompts + refreshes * replay.refresh_prompts + replay.held_out_prompts
         evaluations = math.ceil(count / evaluation.every) + 1
+        # A row of a reading is one forward pass, one of an update costs as much as four.
+        read = (READINGS + 2) * STATES * replay.held_out_prompts * replay.completions // 4
         return Work(
             count * replay.completions * drawn + evaluations * evaluation.prompts * evaluation.completions,
-            count * tilt.max_steps * self.config.optimizer.batch,
+            count * (tilt.max_steps * self.config.optimizer.batch + read),
         )
 
     def begin(self, rollouts: Rollouts, tilt: float, optimizer: torch.optim.Optimizer) -> float:
@@ -98,7 +100,8 @@ class Anneal(Loop):
         config = self.config.tilt
         step = config.step
         if step == "auto":
-            centred = rollouts.reward - prompt_offset(rollouts, self.method.prompt_baseline)
+            reward, group = rollouts.reward.cpu(), rollouts.group.cpu()  # see `Replay`
+            centred = reward - prompt_offset(reward, group, self.method.prompt_baseline)
             step = tilts.step_for_ess(centred.double(), config.ess, config.step_cap)
         optimizer.state.clear()
         return tilts.next_step(tilt, self.final, step)

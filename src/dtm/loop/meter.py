@@ -12,6 +12,7 @@ that an untrained student reads 0 exactly and the rise between two readings is k
 
 from __future__ import annotations
 
+import math
 from typing import final
 
 import torch
@@ -27,6 +28,8 @@ from dtm.records import ROLLOUT_TENSORS, Rollouts
 
 STATES = 2
 """Decoding steps drawn for each rollout."""
+FEWEST = 4
+"""Prompts whose rewards differ, below which the error of a reading is not known."""
 PATIENCE = 2
 """Readings without a rise after which a phase no longer absorbs."""
 
@@ -89,7 +92,10 @@ class Meter:
         return meter
 
     def _share(self, log_ratio: Float[Tensor, " N"]) -> Reading:
-        return tilts.absorbed_share(log_ratio, self.rollouts.reward, self.rollouts.group, self.h)
+        """The share and its error, infinite with too few prompts; on the CPU, where sums have one order."""
+        reward, group = self.rollouts.reward.cpu(), self.rollouts.group.cpu()
+        share, error = tilts.absorbed_share(log_ratio.cpu(), reward, group, self.h)
+        return share, error if len(torch.unique(group)) >= FEWEST else math.inf
 
     @torch.no_grad()
     def _log_prob(self, model: Denoiser, together: int, group: Group) -> Float[Tensor, " N"]:

@@ -17,10 +17,11 @@ Credit = Callable[[Float[Tensor, " N"], Int[Tensor, " N"]], Float[Tensor, " N"]]
 """The credit of each rollout from rewards and groups."""
 
 
-def prompt_offset(rollouts: Rollouts, baseline: bool) -> Float[Tensor, " N"]:
+def prompt_offset(
+    reward: Float[Tensor, " N"], group: Int[Tensor, " N"], baseline: bool
+) -> Float[Tensor, " N"]:
     """The baseline b of each reward: the mean of the prompt's other completions, or 0."""
-    reward = rollouts.reward
-    return tilts.peer_mean(reward, rollouts.group) if baseline else torch.zeros_like(reward)
+    return tilts.peer_mean(reward, group) if baseline else torch.zeros_like(reward)
 
 
 class Replay:
@@ -40,14 +41,16 @@ class Replay:
         return len(self.rollouts)
 
     def _hold(self, rollouts: Rollouts) -> None:
-        reward, group = rollouts.reward, rollouts.group
+        # On the CPU sums have one order, so that processes with a GPU each agree to the last bit.
+        reward, group, device = rollouts.reward.cpu(), rollouts.group.cpu(), rollouts.reward.device
         self.rollouts = rollouts
-        offset = prompt_offset(rollouts, self.baseline)
+        offset = prompt_offset(reward, group, self.baseline)
         log_z = float(tilts.log_mean_exp(self.h * (reward - offset).double()))
-        self.weights = tilts.weigh(reward, group, self.h, offset, log_z)
+        weights = tilts.weigh(reward, group, self.h, offset, log_z)
         if self.credit is not None:
-            self.weights = replace(self.weights, credit=self.credit(reward, group))
-        self.ess = float(tilts.effective_sample_size(self.weights.log_weight))
+            weights = replace(weights, credit=self.credit(reward, group))
+        self.ess = float(tilts.effective_sample_size(weights.log_weight))
+        self.weights = weights.to(device)
 
     @property
     def next_group(self) -> int:

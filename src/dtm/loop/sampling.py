@@ -59,14 +59,17 @@ class Sampling:
             begin = time.perf_counter()
             collector = self._loaded(self.engine if beyond is None else self.exact)
             seed = self._seed(f"{purpose} rollouts", progress)
-            ahead, saved = self._take(seed) if beyond is None else (None, 0.0)
-            collected = collector.collect(asked, completions, tilt, seed, first_group, ahead)
+            is_ahead = beyond is None and self._ahead.holds(seed)
+            if not is_ahead:
+                self.drop_ahead()
+            take = (lambda: self._take(seed)) if is_ahead else None
+            collected = collector.collect(asked, completions, tilt, seed, first_group, take)
         progress.audited, progress.exact_because = audited, beyond
         progress.asked += prompts
         speed = (len(collected.rollouts) + collected.skipped) / (time.perf_counter() - begin)
         row = {"tilt": tilt, "purpose": purpose, "skipped": collected.skipped, "per_second": speed}
-        if ahead is not None:
-            row["saved_seconds"] = round(saved, 3)
+        if is_ahead:
+            row["saved_seconds"] = round(self._ahead.saved, 3)
         emit("rollouts", **row, reward=float(collected.rollouts.reward.mean()))
         return collected.rollouts
 
@@ -83,22 +86,22 @@ class Sampling:
         self._spare.load(model)
         collector = replace(self.collector, engine=self._spare)
 
+        card = torch.cuda.current_device() if self.placement.device.type == "cuda" else None
+
         def draw() -> Drawn:
-            with self.placement.autocast(), on_side_stream(self.placement.device):
+            with self.placement.autocast(), on_side_stream(card):
                 return collector.share(asked, completions, seed)
 
         self._ahead.start(seed, draw)
 
-    def _take(self, seed: int) -> tuple[Drawn | None, float]:
-        """The rollouts of a seed that were drawn ahead and the seconds saved; their cost is charged now."""
-        taken = self._ahead.take(seed)
-        if taken is None:
-            return None, 0.0
+    def _take(self, seed: int) -> Drawn:
+        """Wait for the rollouts of a seed that are drawn ahead; their cost is charged now."""
+        drawn = self._ahead.take(seed)
         self._used = self._used + self._spare.cost()
-        if taken[0].finished.tokens.is_cuda:  # made on another stream than the one that reads them now
+        if drawn.finished.tokens.is_cuda:  # made on another stream than the one that reads them now
             for name in COMPLETION_TENSORS:
-                getattr(taken[0].finished, name).record_stream(torch.cuda.current_stream())
-        return taken
+                getattr(drawn.finished, name).record_stream(torch.cuda.current_stream())
+        return drawn
 
     def drop_ahead(self) -> None:
         """Discard rollouts that are drawn ahead, at no charge: π_a changes."""
@@ -160,13 +163,17 @@ class Sampling:
 
 
 @contextmanager
-def on_side_stream(device: torch.device) -> Iterator[None]:
-    """On a GPU, run beside the main stream, from what it has queued so far, and finish before leaving."""
-    if device.type != "cuda":
+def on_side_stream(card: int | None) -> Iterator[None]:
+    """On a GPU, run beside the main stream, from what it has queued so far, and finish before leaving.
+
+    The current card is one of each thread, so it is set here; None: no GPU.
+    """
+    if card is None:
         yield
         return
-    side = torch.cuda.Stream(device)
-    side.wait_stream(torch.cuda.default_stream(device))
+    torch.cuda.set_device(card)
+    side = torch.cuda.Stream(card)
+    side.wait_stream(torch.cuda.default_stream(card))
     with torch.cuda.stream(side):
         yield
     side.synchronize()

@@ -23,18 +23,19 @@ def pack(
     replay: Replay | None,
     meter: Meter | None,
     progress: Progress,
+    keep: bool = True,
 ) -> Checkpoint:
     """Everything that the next step depends on; random streams need no state (see `dtm.random`).
 
-    Collective: weights in shares are gathered.
+    Collective: weights in shares are gathered, and kept by the processes with ``keep``.
     """
     tensors: dict[str, Tensors] = {
-        "student": on_cpu(policy.weights(policy.student)),
-        "teacher": on_cpu(policy.weights(policy.teacher)),
-        "optimizer": on_cpu(optimizer_tensors(policy.student, optimizer)),
+        "student": on_cpu(policy.weights(policy.student), keep),
+        "teacher": on_cpu(policy.weights(policy.teacher), keep),
+        "optimizer": on_cpu(optimizer_tensors(policy.student, optimizer), keep),
     }
     if policy.average is not None:
-        tensors["average"] = on_cpu(policy.weights(policy.average))
+        tensors["average"] = on_cpu(policy.weights(policy.average), keep)
     if replay is not None:
         tensors["buffer"] = {name: getattr(replay.rollouts, name) for name in ROLLOUT_TENSORS}
     if meter is not None:

@@ -74,7 +74,8 @@ class Trainer:
             self.group,
         )
         self.sampling = Sampling(assembly, self.policy, between)
-        self.ledger = Ledger([self.policy.student, self.policy.teacher, self.policy.base])
+        policy = self.policy
+        self.ledger = Ledger([policy.student, policy.teacher, policy.average, policy.base])
         optimizer = self.config.optimizer
         self.optimizer = torch.optim.AdamW(
             self.policy.trained(),
@@ -132,7 +133,8 @@ class Trainer:
         self.progress.peak_memory = max(self.progress.peak_memory, peak_memory(self.device))
         if self.checkpoints is not None:
             folder, step, phase = self.checkpoints, self.progress.step, self.progress.phase
-            checkpoint = pack(self.policy, self.optimizer, self.replay, self.meter, self.progress)
+            parts = self.policy, self.optimizer, self.replay, self.meter, self.progress
+            checkpoint = pack(*parts, keep=self.group.is_first)
             keep = self.config.checkpoint.keep
             self.group.by_first(lambda: save_checkpoint(folder, step, checkpoint, keep, phase))
 
@@ -161,7 +163,8 @@ class Trainer:
                 if self.loop.refreshes(progress.phase_step):
                     prompts, first = config.replay.refresh_prompts, replay.next_group
                     replay.refresh(self.sampling.collect("refresh", prompts, first, progress, self._emit))
-                if progress.phase_step == 0 or self.loop.refreshes(progress.phase_step):
+                begins = progress.phase_step == 0 or self.loop.refreshes(progress.phase_step)
+                if begins and progress.landing is None:
                     self._draw_ahead()
                 if progress.landing is None and self.loop.reads_meter(progress.phase_step):
                     self._read_meter()
@@ -190,9 +193,12 @@ class Trainer:
     def open_phase(self) -> Replay:
         """Fill the buffer from π_a, hold some rollouts aside for the meter, and begin a phase."""
         progress, prompts = self.progress, self.loop.prompts
-        aside = self.config.replay.held_out_prompts if self.loop.measures_absorbed else 0
+        measured = self.loop.measures_absorbed and self.config.replay.completions > 1
+        aside = self.config.replay.held_out_prompts if measured else 0
         drawn = self.sampling.collect("rebuild", prompts + aside, 0, progress, self._emit)
         rollouts = drawn.select(drawn.group < prompts)
+        nothing = f"the reward gave None for all completions of the {prompts} prompts of the buffer"
+        require(len(rollouts) > 0, nothing, RewardError)
         h = self.loop.begin(rollouts, progress.tilt, self.optimizer)
         replay = self._hold(rollouts, h)
         if self.loop.measures_absorbed:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dtm.errors import require
@@ -67,12 +67,13 @@ def segments(revealed_at: Int[Tensor, "B L"], merged: int) -> Int[Tensor, "B L"]
 def visited(clean: Completions, step: Int[Tensor, " B"], mask_id: int) -> MaskedStates:
     """The x_t that the decoder saw before a step of each sequence; the tokens that it revealed are scored."""
     hidden = clean.is_completion & (clean.revealed_at >= step[:, None])
+    at_step = _drawn(clean) & (clean.revealed_at == step[:, None])
     length = clean.is_completion.sum(1)
     return MaskedStates(
         tokens=torch.where(hidden, mask_id, clean.tokens),
         clean=clean.tokens,
         attention=where_padded(clean.attention),
-        eligible=hidden & (clean.revealed_at == step[:, None]),
+        eligible=at_step,
         row_weight=torch.ones(len(step), device=step.device),
         row_length=length,
         length=clean.is_completion.shape[1] - int(prompt_width(clean.is_completion)),
@@ -91,7 +92,7 @@ def choose_steps(
     """
     device, steps = rollouts.tokens.device, int(rollouts.revealed_at.max()) + 1 if len(rollouts) else 1
     shape, place = (len(rollouts), steps), rollouts.revealed_at.clamp(min=0)
-    written = rollouts.is_completion.double()
+    written = _drawn(rollouts).double()
     surprise = torch.zeros(shape, dtype=torch.float64, device=device)
     surprise = surprise.scatter_add(1, place, -rollouts.log_prob.double().clamp(-MOST, 0) * written)
     taken = torch.zeros(shape, dtype=torch.float64, device=device).scatter_add(1, place, written) > 0
@@ -103,3 +104,12 @@ def choose_steps(
     ticks = (torch.arange(count, device=device) + start) / count
     step = torch.searchsorted(reached / reached[:, -1:], ticks).clamp(max=steps - 1)
     return step, 1 / (count * probability.gather(1, step))
+
+
+def _drawn(clean: Completions) -> Bool[Tensor, "B L"]:
+    """The tokens that the decoder drew, without end tokens that were filled in: these have log π = 0.
+
+    So has a token of probability 1, at which two models agree. Rows without a recorded log π count whole.
+    """
+    drawn = clean.is_completion & (clean.log_prob < 0)
+    return torch.where(drawn.any(1, keepdim=True), drawn, clean.is_completion)

@@ -170,9 +170,9 @@ class Policy:
         self.base = copies.pop(0) if keep_base else None
 
     def compile(self) -> None:
-        """Compile student, π_a and π_0 (see `Transformer.compile_blocks`)."""
+        """Compile student, π_a, average and π_0 (see `Transformer.compile_blocks`)."""
         self._compiles = True
-        for model in (self.student, self.teacher, self.base):
+        for model in (self.student, self.teacher, self.average, self.base):
             if isinstance(model, Transformer):
                 model.compile_blocks()
 

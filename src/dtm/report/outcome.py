@@ -10,11 +10,13 @@ from dtm.tilts import LOW_ESS
 Kind = Literal["learnt", "nothing to learn", "step too large", "not absorbed"]
 
 
-def outcome(summary: Mapping[str, Any], phases: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def outcome(
+    summary: Mapping[str, Any], phases: Sequence[Mapping[str, Any]], anneals: bool = True
+) -> dict[str, str]:
     """The kind of a finished run's outcome and a sentence about it, from its summary and phases.
 
     A run has learnt where the held-out reward rose. Where it did not, the phases tell why: they took no step,
-    their weights rested on few rollouts, or the updates did not follow them.
+    their weights rested on few rollouts, or the updates did not follow them. ``anneals``: phases have a tilt.
     """
     before, after = summary["base"]["reward"], summary["tuned"]["reward"]
     moved = f"held-out reward {before:.4g} → {after:.4g}"
@@ -29,13 +31,13 @@ def outcome(summary: Mapping[str, Any], phases: Sequence[Mapping[str, Any]]) -> 
     if "best" in summary and before >= summary["best"]:
         return _made("nothing to learn", f"the base earns the best possible reward already; {moved}")
     ess = min((row["ess"] for row in phases if row["steps"]), default=1.0)
-    if _anneals(phases) and ess < LOW_ESS:
+    if anneals and ess < LOW_ESS:
         return _made(
             "step too large",
             f"{moved}. The weights rested on {ess:.1%} of the rollouts: use --tilt.step auto, or a smaller "
             "--tilt.step",
         )
-    longer = "--tilt.max-steps" if _anneals(phases) else "--iterate.iterations"
+    longer = "--tilt.max-steps" if anneals else "--iterate.iterations"
     remedy = f"Raise --optimizer.lr or {longer}; if updates are noisy, raise --replay.prompts"
     cause = next((f"In phase {row['phase'] + 1} {row['cause']}" for row in phases if row.get("cause")), None)
     return _made("not absorbed", f"{moved}. {cause or remedy}")
@@ -48,8 +50,3 @@ def sentence(found: Mapping[str, str]) -> str:
 
 def _made(kind: Kind, text: str) -> dict[str, str]:
     return {"kind": kind, "text": text}
-
-
-def _anneals(phases: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the phases had a tilt to absorb."""
-    return any(row.get("absorbed") is not None for row in phases)

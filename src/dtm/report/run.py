@@ -25,7 +25,7 @@ def write_report(folder: RunFolder, assembly: Assembly, progress: Progress) -> d
         summary["too_long"] = left_out
     best, measured = summary.get("best"), read_events(folder.metrics, "evaluation")
     phases = [row | {"step": row["h"]} for row in read_events(folder.metrics, "phase")]
-    summary["outcome"] = outcome(summary, phases)
+    summary["outcome"] = outcome(summary, phases, loop.measures_absorbed)
     before, after = (read_samples(folder.samples, first) for first in (True, False))
     # Rows and samples may have been lost; that is no reason not to finish.
     figures = {

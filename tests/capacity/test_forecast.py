@@ -19,8 +19,9 @@ def unit_costs(monkeypatch):
 
 
 def test_a_run_is_its_rollouts_updates_and_evaluations(tiny, unit_costs):
-    rollouts = 2 * 4 * (8 + 2 * 2) + 3 * 4 * 2  # two phases of a buffer and two refreshes; three evaluations
-    seconds = rollouts + 2 * 4 * 16 * 110.0
+    rollouts = 2 * 4 * (8 + 2 + 1) + 3 * 4 * 2  # two phases of buffer, refresh and meter; three evaluations
+    readings = 10 * 2 * 4 / 4  # ten of two states of four rollouts, at a quarter of the cost of a row
+    seconds = rollouts + 2 * (4 * 16 + readings) * 110.0
     assert time_estimate(assemble(tiny)) == f"about {forecast.format_duration(seconds)} on this machine"
 
 

@@ -273,7 +273,9 @@ def test_methods_are_compared_and_a_finished_comparison_runs_nothing(tiny, tmp_p
     arguments = ["compare", "maze-small", "--methods", ",".join(names), "--seeds", "1", "--jobs", "2"]
     arguments += ["--budget", "2e3tokens", "--out", "two", "--set", "spg.draws=1", *flags(tiny)]
     assert main(arguments) == 0
-    assert "test prompts, after 2e3tokens of rollouts and updates" in capsys.readouterr().out
+    assert "test prompts, after 2e3tokens of rollouts and updates" in " ".join(
+        capsys.readouterr().out.split()
+    )
     out = tmp_path / "two"
     found = json.loads((out / "compare.json").read_text())
     assert found["command"].startswith("dtm compare maze-small --methods c-dtm,spg ")

@@ -23,7 +23,7 @@ from dtm.runs.interrupts import Interrupted
 from stopping import StopAt
 from timeless import timeless, timeless_rows
 
-BUDGET = "9e3tokens"
+BUDGET = "1.2e4tokens"
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,13 @@ def test_a_run_ends_with_the_first_step_that_has_spent_the_budget(name, tiny, ma
     log = tmp_path / "metrics.jsonl"
     progress = make_trainer(with_method(tiny, name), callbacks=[JsonLines(log)]).run()
     spent = [row["spent_tokens"] for row in read_events(log, "step")]
-    assert spent[-2] < 9e3 <= spent[-1] == progress.spent_tokens
+    assert spent[-2] < 1.2e4 <= spent[-1] == progress.spent_tokens
     assert progress.finished == f"spent its budget of {BUDGET}"
     assert progress.tilt > tiny.tilt.final  # which is not read
     assert read_events(log, "phase")[-1]["reason"] == "budget spent"
     measured = read_events(log, "evaluation")
     assert measured[-1]["spent_tokens"] == spent[-1]
-    shares = [row["spent_tokens"] / 9e3 for row in measured]
+    shares = [row["spent_tokens"] / 1.2e4 for row in measured]
     assert all(later - earlier >= 0.1 for earlier, later in pairwise(shares[:-1]))
     rates = [row["lr"] for row in read_events(log, "step")]
     assert 0 < rates[-1] < max(rates)
@@ -258,5 +258,5 @@ def test_plan_and_display_know_the_budget(name, tiny, make_trainer, capsys):
     with Display(config, assembly.loop) as display:
         make_trainer(config, callbacks=[display]).run()
     printed = capsys.readouterr().out
-    assert "stopped: spent its budget of 9e3tokens" in printed
+    assert "stopped: spent its budget of 1.2e4tokens" in printed
     assert "spent_" not in printed

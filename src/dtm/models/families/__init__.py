@@ -69,6 +69,7 @@ def read_sizes(folder: Path, block: int) -> TransformerConfig:
 def find_family(values: Mapping[str, Any], source: Path) -> Family:
     """The family of a configuration: by ``model_type``, and by ``architectures`` where two share it."""
     kind = values.get("model_type", NATIVE.model_type)
+    require(isinstance(kind, str), f"{source}: model_type must be text, got {kind!r}", CheckpointError)
     require(kind not in REFUSED, f"{source}: {kind!r} is not supported: {REFUSED.get(kind)}", CheckpointError)
     found = [family for family in FAMILIES.values() if kind in (family.model_type, *family.aliases)]
     named = [name for family in FAMILIES.values() for name in (family.model_type, *family.aliases) if name]

@@ -113,3 +113,26 @@ def test_killed_at_any_moment_a_run_ends_as_if_it_had_not_been(tiny, expected, t
     kill(config, tmp_path, size, number=draw.randint(1, VERBS), rank=draw.randrange(size))
     for found in each(draw.choice([1, 2, 4]), train, config, tmp_path):
         require_equal(found, expected)
+
+
+def fail_ahead(config: RunConfig, folder: Path) -> int:
+    """Run with a reward that fails in the second process, on its share of the first refresh."""
+    calls, rank = 0, current().rank
+
+    def reward(prompts: list[Any], completions: list[Any]) -> list[float]:
+        nonlocal calls
+        calls += 1
+        if rank == 1 and calls > 1:  # after its share of the buffer
+            raise KeyError("answer")
+        return [float(row % 3) for row in range(len(prompts))]
+
+    Trainer(assemble(config, reward=reward), checkpoints=folder).run()
+    return calls
+
+
+def test_a_reward_that_fails_ahead_of_time_stops_and_saves_all(tiny, tmp_path):
+    config = replace(short(tiny), decoding=replace(tiny.decoding, ahead=True))
+    config = replace(config, replay=replace(tiny.replay, refresh_every=1))
+    found = outcomes(2, fail_ahead, config, tmp_path)
+    assert [one.kind for one in found] == ["RewardError", "RewardError"]
+    assert load_latest(tmp_path).state["step"] == 1

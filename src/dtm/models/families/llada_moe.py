@@ -113,5 +113,5 @@ LLADA_MOE = Family(
     attention="full",
     usual_mask=156895,
     models="inclusionAI/LLaDA-MoE-7B-A1B-{Base,Instruct}",
-    limits="routers and experts are frozen: adapters change the attention and dense layers",
+    limits="adapters leave routers and experts alone; routers are never trained",
 )

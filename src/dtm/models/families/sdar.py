@@ -117,5 +117,5 @@ SDAR_MOE = Family(
     usual_mask=151669,
     usual_block=4,
     models="SDAR-30B-A3B-Chat",
-    limits="routers and experts are frozen: adapters change the attention",
+    limits="adapters leave routers and experts alone; routers are never trained",
 )

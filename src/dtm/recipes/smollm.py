@@ -23,8 +23,13 @@ from dtm.config import (
 )
 
 
-def _smollm(kind: str, length: int, tilt: TiltConfig, replay: ReplayConfig, batch: int) -> RunConfig:
-    """The common settings: LoRA on all projections, blocks of 32, fresh prompts in every phase."""
+def _smollm(
+    kind: str, length: int, tilt: TiltConfig, replay: ReplayConfig, batch: int, micro: int
+) -> RunConfig:
+    """The common settings: LoRA on all projections, blocks of 32, fresh prompts in every phase.
+
+    Micro-batches have about 35,000 tokens, which keeps a large GPU busy and fits beside other runs.
+    """
     return RunConfig(
         recipe=f"smollm-{kind}",
         precision="auto",
@@ -38,7 +43,7 @@ def _smollm(kind: str, length: int, tilt: TiltConfig, replay: ReplayConfig, batc
         method=configure_method("c-dtm", control_variate="one", after_end=False),
         tilt=tilt,
         replay=replay,
-        optimizer=OptimizerConfig(lr=1e-3, batch=batch, decay=0.4),
+        optimizer=OptimizerConfig(lr=1e-3, batch=batch, micro_batch=micro, decay=0.4),
         evaluation=EvaluationConfig(prompts=256, completions=1, temperature=0.0),
     )
 
@@ -51,6 +56,7 @@ def smollm_countdown() -> RunConfig:
         TiltConfig(step=3.0, final=15.0, max_steps=60),
         ReplayConfig(prompts=1024, completions=4, refresh_every=20, refresh_fraction=0.5, priority=0.9),
         384,
+        128,
     )
 
 
@@ -62,6 +68,7 @@ def smollm_sudoku() -> RunConfig:
         TiltConfig(step=3.0, final=15.0, max_steps=60),
         ReplayConfig(prompts=256, completions=8, refresh_every=30, refresh_fraction=0.5, priority=0.9),
         128,
+        32,
     )
     return replace(
         config,
@@ -78,5 +85,6 @@ def smollm_gsm8k() -> RunConfig:
         TiltConfig(step=1.0, final=4.0, max_steps=60),
         ReplayConfig(prompts=512, completions=8, refresh_every=30, refresh_fraction=0.5, priority=0.9),
         256,
+        64,
     )
     return replace(config, decoding=replace(config.decoding, cache="block", batch=512))

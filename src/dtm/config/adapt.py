@@ -74,7 +74,7 @@ SHARES = ("countdown", "arithmetic", "sudoku", "sudoku_lines", "gsm8k", "own", "
 
 
 def _training() -> PretrainConfig:
-    return PretrainConfig(steps=1400, batch=384, settle=0.3, after_end=False, lr=6e-4, held_out=256)
+    return PretrainConfig(steps=1100, batch=384, settle=0.3, after_end=False, lr=6e-4, held_out=256)
 
 
 def run_name(source: str) -> str:

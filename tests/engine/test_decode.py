@@ -50,9 +50,7 @@ def test_block_by_block_equals_one_call(kind, settings):
     expected = generate(model, prompts, LENGTH, decoder, seed=3, completions=2)
     canvas, passes, block = masked_rows(prompts, LENGTH, 2, model), 0, 0
     while rows := (canvas.tokens == MASK).any(1).nonzero().flatten().tolist():
-        passes += decode(
-            model, canvas, decoder, seed=3, batch=3, rows=rows, first=block, stop=block + 1
-        )
+        passes += decode(model, canvas, decoder, seed=3, batch=3, rows=rows, first=block, stop=block + 1)
         block += 1
     assert block > 1
     assert torch.equal(canvas.tokens, expected.tokens)

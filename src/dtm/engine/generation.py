@@ -121,7 +121,9 @@ def decode(
     blocks = Blocks.of(starts, canvas.tokens.shape[1], decoder, in_columns)
     earlier: list[int] = (canvas.revealed_at.amax(1) + 1).tolist()
     numbers = range(len(canvas)) if rows is None else rows
-    waiting = deque(Row(number, blocks.size_of(number, first), first, 0, earlier[number]) for number in numbers)
+    waiting = deque(
+        Row(number, blocks.size_of(number, first), first, 0, earlier[number]) for number in numbers
+    )
     working, finished = [waiting.popleft() for _ in range(min(batch, len(waiting)))], list[Row]()
     known = torch.cat([canvas.tokens, canvas.attention], dim=1)
     passes = passes_of(model, decoder, blocks, known, len(working), first)

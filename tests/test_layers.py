@@ -38,7 +38,7 @@ LAYERS = [
         "distributed",
     },
     {"models", "engine", "tasks", "config"},
-    {"methods", "evaluation", "capacity", "runs", "recipes"},
+    {"methods", "steering", "evaluation", "capacity", "runs", "recipes"},
     {"loop", "report"},
     {"api", "comparison"},
     {"cli"},

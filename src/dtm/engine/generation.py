@@ -86,21 +86,47 @@ def generate(
         (torch.Size([5, 7]), [-1, -1, -1, 1, 0, 2, 3])
     """
     require(length >= 1 and completions >= 1 and batch >= 1, "length, completions and batch must be positive")
+    canvas = masked_rows(prompts, length, completions, model)
+    decode(model, canvas, decoder, seed=seed, batch=batch, rows=rows, between=between, ended=ended)
+    return canvas if rows is None else canvas.take(rows)
+
+
+@torch.no_grad()
+def decode(
+    model: Denoiser,
+    canvas: Completions,
+    decoder: Decoder,
+    *,
+    seed: int,
+    batch: int,
+    rows: Sequence[int] | None = None,
+    first: int = 0,
+    stop: int | None = None,
+    between: Callable[[], None] = lambda: None,
+    ended: Ended | None = None,
+) -> int:
+    """Write the blocks ``first`` … ``stop`` − 1 of some rows into the canvas; return the passes of one row.
+
+    Blocks before ``first`` are finished and later ones are masked. Block by block gives the tokens of
+    `generate`: a row's noise in a block depends on its number and on the block. Other arguments as there.
+    """
     decoder.require_model(model)
     if ended is None and decoder.until_end:
         ended = at_end_token(model.eos_id)
-    canvas = masked_rows(prompts, length, completions, model)
     device, attention_mask = canvas.tokens.device, where_padded(canvas.attention)
     if device.type == "cpu":
         torch.empty(HEAP, dtype=torch.uint8)
     starts = canvas.is_completion.int().argmax(1).tolist()
     in_columns = model.attention_block is not None
     blocks = Blocks.of(starts, canvas.tokens.shape[1], decoder, in_columns)
+    earlier: list[int] = (canvas.revealed_at.amax(1) + 1).tolist()
     numbers = range(len(canvas)) if rows is None else rows
-    waiting = deque(Row(number, blocks.size_of(number, 0)) for number in numbers)
+    waiting = deque(
+        Row(number, blocks.size_of(number, first), first, 0, earlier[number]) for number in numbers
+    )
     working, finished = [waiting.popleft() for _ in range(min(batch, len(waiting)))], list[Row]()
     known = torch.cat([canvas.tokens, canvas.attention], dim=1)
-    passes = passes_of(model, decoder, blocks, known, len(working))
+    passes = passes_of(model, decoder, blocks, known, len(working), first)
     stepper = Stepper(model, decoder, blocks, blocks.table(device), passes)
     grain = 1 if passes.in_rounds else -(-len(working) // BATCH_SIZES)
     while working:
@@ -111,12 +137,12 @@ def generate(
         while not is_over(row.left == 0 for row in working):
             stepper.step(canvas, now, together, since)
             since += 1
-        over = _move_on(working, blocks, canvas, ended, model.eos_id)
+        over = _move_on(working, blocks, stop, canvas, ended, model.eos_id)
         finished += [row for row, is_done in zip(working, over, strict=True) if is_done]
         working, slots = _next_rows(working, waiting, over)
         if 0 < len(slots) < len(over):
             passes.keep(slots)
-    return canvas if rows is None else canvas.take(rows)
+    return sum(row.earlier - earlier[row.number] for row in finished)
 
 
 def at_end_token(eos_id: int) -> Ended:
@@ -177,11 +203,16 @@ def _unrevealed(
 
 
 def _move_on(
-    working: Sequence[Row], blocks: Blocks, canvas: Completions, ended: Ended | None, eos_id: int
+    working: Sequence[Row],
+    blocks: Blocks,
+    stop: int | None,
+    canvas: Completions,
+    ended: Ended | None,
+    eos_id: int,
 ) -> list[bool]:
     """Move rows that have finished a block to their next one; return which rows are finished altogether.
 
-    Rows that end early are filled up with end tokens.
+    Rows that end early are filled up with end tokens. No row goes on to the block ``stop``.
     """
     done = [row for row in working if row.left == 0]
     starts = [blocks.starts[row.number] for row in done]
@@ -198,7 +229,7 @@ def _move_on(
                 canvas.revealed_at[row.number, start + count :] = row.earlier
         over = [last or is_early for last, is_early in zip(over, early, strict=True)]
     for row, is_over in zip(done, over, strict=True):
-        if not is_over:
+        if not is_over and row.block + 1 != stop:
             row.block += 1
             row.left = blocks.size_of(row.number, row.block)
     return [row.left == 0 for row in working]

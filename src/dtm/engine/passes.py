@@ -59,11 +59,17 @@ class Passes(Protocol):
 
 
 def passes_of(
-    model: Denoiser, decoder: Decoder, blocks: Blocks, prompts: Int[Tensor, "N P"], rows: int
+    model: Denoiser,
+    decoder: Decoder,
+    blocks: Blocks,
+    prompts: Int[Tensor, "N P"],
+    rows: int,
+    first: int = 0,
 ) -> Passes:
     """Return the passes that a decoder asks for, for batches of up to ``rows`` rows.
 
-    ``prompts`` are equal where completions may share the first pass.
+    ``prompts`` are equal where completions may share the first pass. Rows begin with the block ``first``,
+    before which nothing is cached.
     """
     is_causal = isinstance(model, Transformer) and model.attention_block is not None
     if decoder.cache == "none" or rows == 0 or (decoder.cache == "prefix" and not is_causal):
@@ -76,7 +82,12 @@ def passes_of(
     ids: list[int] = torch.unique(prompts, dim=0, return_inverse=True)[1].tolist()
     cached = CachedRows(model, ids, model.new_cache(rows, blocks.length))
     if decoder.cache == "prefix":
-        return PrefixBlocks(model, blocks, cached)
+        return PrefixBlocks(model, blocks, cached, first)
+    require(
+        first == 0 or decoder.refresh == 1,
+        "decoding.refresh keeps a cache over several blocks, which decoding block by block does not: set it "
+        "to 1",
+    )
     return CachedBlocks(model, blocks, decoder.refresh, cached)
 
 
@@ -144,15 +155,15 @@ class PrefixBlocks:
     """Exact passes of block-causal models: over the block, and where it begins over what has just finished.
 
     A block's first pass is over the block before it, whose tokens are now final, and over the block itself;
-    that of the first block is over the prompt and the block. Later passes are over the block, and with a
+    that of the first block is over all before it and the block. Later passes are over the block, and with a
     shift over the position before it, whose state predicts the block's first. Nothing attends to the keys
     after a row's block.
     """
 
     in_rounds: ClassVar[bool] = True
 
-    def __init__(self, model: Transformer, blocks: Blocks, cached: CachedRows) -> None:
-        self._model, self._blocks, self._cached = model, blocks, cached
+    def __init__(self, model: Transformer, blocks: Blocks, cached: CachedRows, first: int = 0) -> None:
+        self._model, self._blocks, self._cached, self._first = model, blocks, cached, first
 
     def states(
         self,
@@ -168,7 +179,7 @@ class PrefixBlocks:
         stop = max(blocks.end(*place) for place in batch.places)
         if not begins:
             return self._cached.window(*asked, size + shift, shift, stop)
-        due = [i for i, (_, block) in enumerate(batch.places) if block == 0]
+        due = [i for i, (_, block) in enumerate(batch.places) if block == self._first]
         begun = max((blocks.end(*batch.places[i]) for i in due), default=0)
         states = self._cached.first(*asked, due, begun)
         if states is None:

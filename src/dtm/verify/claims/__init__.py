@@ -18,6 +18,7 @@ from dtm.verify.claims import (  # noqa: F401  (importing a module enrols its cl
     masking,
     minimiser,
     numerics,
+    steering,
     variance,
 )
 from dtm.verify.claims.check import CLAIMS, Check, Claim

@@ -1,0 +1,64 @@
+r"""Another model as the proposal: the log-ratio of the target's path to the proposal's, in one block.
+
+    log K(x_s | x_{s−1}) / q(x_s | x_{s−1}) = Σ_steps Σ_{i revealed} log π_0(x_i | x_t) − log π_q(x_i | x_t)
+
+A model that was tuned to the tilt a is nearly the proposal whose weights are all equal. The formula needs an
+order of reveals that does not depend on the model, which is then as likely under both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dtm.engine.decoder import Decoder
+from dtm.errors import require
+from dtm.models.denoiser import Denoiser
+from dtm.records import Completions, where_padded
+
+
+def require_ratio(decoder: Decoder) -> None:
+    """Refuse a decoder whose path probabilities are not known from the tokens' alone."""
+    require(
+        decoder.chooses_before_drawing and decoder.temperature == 1 and decoder.cache != "block",
+        "another model can propose for the base only where the order is uniform, the temperature 1, and "
+        "neither certainty nor a block cache is used: set --decoding.order uniform, "
+        "--decoding.temperature 1",
+    )
+
+
+def path_log_prob(
+    model: Denoiser, canvas: Completions, rows: Sequence[int], columns: slice, batch: int
+) -> tuple[Float[Tensor, " R"], int]:
+    """Σ log π(x_i | x_t) over the tokens of some columns, each at the step that revealed it, and the passes.
+
+    Passes are of one row: as many as the decoder took.
+    """
+    parts, passes = [], 0
+    for first in range(0, len(rows), batch):
+        own = canvas.take(rows[first : first + batch])
+        inside = torch.zeros_like(own.is_completion)
+        inside[:, columns] = own.is_completion[:, columns]
+        steps = own.revealed_at.masked_fill(~inside, -1)
+        total = torch.zeros(len(own), dtype=torch.float64, device=steps.device)
+        begin = int(steps.masked_fill(~inside, int(steps.max())).min())
+        for step in range(begin, int(steps.max()) + 1):
+            flat = (steps == step).flatten().nonzero().squeeze(1)
+            x_t = own.tokens.masked_fill(own.revealed_at >= step, model.mask_id)
+            log_pi = model(x_t, where_padded(own.attention), flat)
+            found = log_pi.gather(1, own.tokens.flatten()[flat, None]).squeeze(1).double()
+            total.index_add_(0, flat // own.tokens.shape[1], found)
+            passes += int((steps == step).any(1).sum())
+        parts.append(total)
+    return torch.cat(parts), passes
+
+
+def log_ratio(
+    target: Denoiser, canvas: Completions, rows: Sequence[int], columns: slice, batch: int
+) -> tuple[Float[Tensor, " R"], int]:
+    """The log-ratio of some rows in the columns of a block, and the passes of the target that it took."""
+    under_target, passes = path_log_prob(target, canvas, rows, columns, batch)
+    return under_target - canvas.log_prob[list(rows), columns].double().sum(1), passes

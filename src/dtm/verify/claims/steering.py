@@ -1,0 +1,183 @@
+"""Claims on steering: SMC draws from the tilted law of its decoder, best-of-n from a law of its own.
+
+Independent repetitions are prompts without tokens, so that one call runs thousands of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dtm.engine import Decoder, SampledConfidence, generate
+from dtm.engine.generation import masked_rows
+from dtm.models.denoiser import Denoiser
+from dtm.records import Completions
+from dtm.steering import SMC, BestOf, Steered, Steering, steer
+from dtm.steering.best_of import best_of_law, kl_bound
+from dtm.steering.particles import Path
+from dtm.steering.sampler import Judge, Sampler
+from dtm.steering.smc import Sweep
+from dtm.steering.steer import drawn_rows
+from dtm.steering.values import OneShot
+from dtm.verify.claims.check import claim
+from dtm.verify.claims.decoding import chi_square
+from dtm.verify.exact import World, decoder_law, kl, number, random_world, total_variation
+
+A = 4.0
+BLOCKS = Decoder(block=2)
+TOGETHER = 2**20
+"""Rows in one batch: all."""
+
+
+def world_of(seed: int) -> World:
+    """Sixteen sequences: few enough that thousands of draws show a law."""
+    return random_world(2, 4, seed=seed)
+
+
+def judge(world: World) -> Judge:
+    """The world's reward."""
+    return lambda rows, prompts: world.reward[number(rows.tokens, world.vocab)].tolist()
+
+
+def repeated(
+    world: World,
+    method: Steering,
+    repeats: int,
+    seed: int,
+    decoder: Decoder = BLOCKS,
+    model: Denoiser | None = None,
+    target: Denoiser | None = None,
+) -> Steered:
+    """Steer ``repeats`` prompts without tokens."""
+    empty = torch.zeros(repeats, 0, dtype=torch.long)
+    return steer(
+        model or world.denoiser(),
+        empty,
+        world.length,
+        method,
+        judge(world),
+        decoder,
+        seed=seed,
+        batch=TOGETHER,
+        target=target,
+    )
+
+
+def counts(world: World, rows: Completions) -> Float[Tensor, " N"]:
+    """How often each sequence occurs."""
+    return torch.bincount(number(rows.tokens, world.vocab), minlength=len(world.prob)).double()
+
+
+def answers(world: World, found: Steered) -> Float[Tensor, " N"]:
+    """How often each sequence is the answer."""
+    return counts(world, found.rows.take(found.answer.tolist()))
+
+
+def wrong_values(
+    sampler: Sampler,
+    canvas: Completions,
+    rows: Sequence[int],
+    prompts: Sequence[int],
+    tilt: float,
+    block: int,
+    seed: int,
+) -> Float[Tensor, " R"]:
+    """Numbers that have nothing to do with the reward."""
+    return torch.sin(1.0 + number(canvas.tokens[list(rows)], sampler.model.vocab_size).double())
+
+
+@claim("S1", "Ẑ of SMC is unbiased at N = 2 with wrong values: distance from Z in standard errors", 3.5)
+def smc_estimates_z_without_bias() -> float:
+    """For both kinds of resampling, after every block; biased decoders have a Z of their own."""
+    deviations = []
+    for resampling, decoder in (
+        ("systematic", BLOCKS),
+        ("multinomial", Decoder(block=2, order=SampledConfidence(), tokens_per_step=2)),
+    ):
+        world = world_of(1)
+        method = SMC(n=2, tilt=A, values=wrong_values, threshold=1.0, resampling=resampling)  # type: ignore[arg-type]
+        found = repeated(world, method, 20_000, 3, decoder).log_z.exp()
+        z = (decoder_law(world.posterior(), decoder) * (A * world.reward).exp()).sum()
+        deviations.append(float((found.mean() - z).abs() / found.std() * math.sqrt(len(found))))
+    return max(deviations)
+
+
+@claim("S2", "SMC's weighted law tends to ρ_dec e^{ar} like 1/N: slope of log TV in log N", -0.7)
+def smc_tends_to_the_tilted_law() -> float:
+    """From 8 to 32 particles, with exact values, wrong ones and one-shot completions."""
+    world = world_of(2)
+    value = world.given_state((A * world.reward).exp()).log()
+    slopes = []
+    for values in (
+        lambda s, canvas, rows, *_: value[number(canvas.tokens[list(rows)], world.vocab + 1)],
+        wrong_values,
+        "one-shot",
+    ):
+        distance = []
+        for n in (8, 32):
+            found = repeated(world, SMC(n=n, tilt=A, values=values, threshold=0.9), 40_000 // n, n)
+            law = torch.zeros_like(world.prob)
+            law.index_add_(0, number(found.rows.tokens, world.vocab), found.weight.flatten())
+            distance.append(float(total_variation(law / law.sum(), world.tilted(A).prob)))
+        slopes.append(math.log(distance[1] / distance[0]) / math.log(4))
+    return max(slopes)
+
+
+@claim("S3", "exact values and the exact tilted model as proposal: all weights are equal, Ẑ is Z", 1e-6)
+def exact_twist_has_no_variance() -> float:
+    """The largest relative deviation of Ẑ, and of a particle's weight."""
+    world = world_of(3)
+    value = world.given_state((A * world.reward).exp()).log()
+
+    def exact(s: Sampler, canvas: Completions, rows: Sequence[int], *_: object) -> Float[Tensor, " R"]:
+        return value[number(canvas.tokens[list(rows)], world.vocab + 1)]
+
+    method = SMC(n=3, tilt=A, values=exact)
+    found = repeated(world, method, 200, 0, model=world.tilted(A).denoiser(), target=world.denoiser())
+    z = math.exp(world.log_z(A))
+    return max(float((found.log_z.exp() / z - 1).abs().max()), float((3 * found.weight - 1).abs().max()))
+
+
+@claim("S4", "a sweep of conditional SMC keeps the law ρ_dec e^{ar}, N = 2 (chi-square p)", 1e-3, "at least")
+def conditional_smc_is_invariant() -> float:
+    """Paths of the exact law, after a sweep that resamples at every block."""
+    world, repeats = world_of(4), 20_000
+    empty = torch.zeros(repeats, 0, dtype=torch.long)
+    model, tilted = world.denoiser(), world.tilted(A)
+    start = generate(tilted.denoiser(), empty, world.length, BLOCKS, seed=1, batch=TOGETHER)
+    sampler = Sampler(model, BLOCKS, judge(world), TOGETHER)
+    held = Path(start, torch.full((repeats,), world.length // 2 - 1))
+    swept = Sweep(A, OneShot(2), threshold=1.0).run(
+        sampler, masked_rows(empty, world.length, 2, model), 2, 2, held
+    )
+    return chi_square(counts(world, swept.rows.take(drawn_rows(swept, 3).tolist())), tilted.prob)
+
+
+@claim("S5", "best-of-n follows its law, and soft best-of-2 its own (chi-square p)", 1e-3, "at least")
+def best_of_n_follows_its_law() -> float:
+    """Dense and 0/1 rewards; soft best-of-2 is ρ(x) Σ_y ρ(y) 2 w(x) / (w(x) + w(y))."""
+    found = []
+    for reward in ("dense", "binary"):
+        world = random_world(2, 4, seed=5, reward=reward)
+        law = best_of_law(world.prob, world.reward, 3)
+        found.append(chi_square(answers(world, repeated(world, BestOf(n=3), 5_000, 0)), law))
+    weight = (A * world.reward).exp()
+    soft = world.prob * (2 * weight[:, None] / (weight[:, None] + weight) * world.prob).sum(1)
+    found.append(chi_square(answers(world, repeated(world, BestOf(n=2, tilt=A), 10_000, 1)), soft))
+    return min(found)
+
+
+@claim("S6", "KL(best-of-n ‖ ρ) ≤ log n − (n − 1)/n: the least room below the bound", 0.0, "at least")
+def best_of_n_stays_near_the_model() -> float:
+    """Random worlds, dense and 0/1 rewards."""
+    room = []
+    for reward in ("dense", "binary", "maze"):
+        world = random_world(3, 4, seed=6, reward=reward)
+        for n in (2, 16, 256):
+            law = best_of_law(world.prob, world.reward, n)
+            room.append(kl_bound(n) - kl(law.clamp(min=1e-300).log(), world.log_prob))
+    return min(room)

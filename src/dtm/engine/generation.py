@@ -128,21 +128,37 @@ def decode(
     known = torch.cat([canvas.tokens, canvas.attention], dim=1)
     passes = passes_of(model, decoder, blocks, known, len(working), first)
     stepper = Stepper(model, decoder, blocks, blocks.table(device), passes)
-    grain = 1 if passes.in_rounds else -(-len(working) // BATCH_SIZES)
+    grain = -(-len(working) // BATCH_SIZES)
     while working:
         between()
-        together = working + finished[: -len(working) % grain]  # finished rows fill up the batch
+        filling = 0 if passes.in_rounds else -len(working) % grain
+        together = working + finished[:filling]  # finished rows fill up the batch
         now = Batch.of(together, blocks, seed, attention_mask, device)
         since, is_over = 0, all if passes.in_rounds else any
         while not is_over(row.left == 0 for row in working):
             stepper.step(canvas, now, together, since)
             since += 1
         over = _move_on(working, blocks, stop, canvas, ended, model.eos_id)
+        if passes.in_rounds and not waiting and sum(over) < min(grain, len(over)):
+            _stay(working, over, blocks)
+            continue
         finished += [row for row, is_done in zip(working, over, strict=True) if is_done]
         working, slots = _next_rows(working, waiting, over)
         if 0 < len(slots) < len(over):
             passes.keep(slots)
     return sum(row.earlier - earlier[row.number] for row in finished)
+
+
+def _stay(working: Sequence[Row], over: Sequence[bool], blocks: Blocks) -> None:
+    """Leave rows that have ended in their places beside a cache, at the block of the others.
+
+    A batch that shrinks by a few rows is a new shape, for which kernels are chosen again, and it moves the
+    whole cache. These rows have no masked position, so their steps reveal nothing.
+    """
+    block = max(row.block for row, is_over in zip(working, over, strict=True) if not is_over)
+    for row, is_over in zip(working, over, strict=True):
+        if is_over:
+            row.block = min(block, blocks.count(row.number) - 1)
 
 
 def at_end_token(eos_id: int) -> Ended:

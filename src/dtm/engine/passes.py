@@ -26,6 +26,9 @@ from dtm.errors import require
 from dtm.models.denoiser import Denoiser, predictors
 from dtm.models.transformer import Transformer
 
+KEYS = 64
+"""Exact passes see a multiple of so many columns: kernels are chosen, some are built, for each number."""
+
 
 @runtime_checkable
 class Passes(Protocol):
@@ -176,7 +179,8 @@ class PrefixBlocks:
         """Return the hidden states that predict C positions."""
         blocks, size, shift = self._blocks, self._blocks.size, self._model.shift
         asked = (tokens, batch, slot, _predictors(self._model, batch, slot, position, blocks.length))
-        stop = max(blocks.end(*place) for place in batch.places)
+        stop = -(-max(blocks.end(*place) for place in batch.places) // KEYS) * KEYS
+        stop = min(stop, blocks.length)
         if not begins:
             return self._cached.window(*asked, size + shift, shift, stop)
         due = [i for i, (_, block) in enumerate(batch.places) if block == self._first]

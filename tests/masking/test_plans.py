@@ -369,5 +369,5 @@ def test_as_many_even_draws_as_steps_take_each_step_once():
     ],
 )
 def test_a_plan_without_rows_is_refused(make):
-    with pytest.raises(ConfigError, match="at least one|must lie in"):
+    with pytest.raises(ConfigError, match=r"at least one|must lie in"):
         make()

@@ -197,6 +197,29 @@ def test_dmpo_stores_the_ratio_of_base_and_rollout_model_with_the_rollouts(itera
     assert not torch.allclose(credit, method.credit(rollouts.reward, rollouts.group), atol=0.01)
 
 
+@pytest.mark.parametrize(("name", "fields"), [("dmpo", {}), ("spg", {"self_normalise": True})])
+def test_weights_that_read_the_student_are_those_of_the_whole_batch(name, fields, iterating, make_trainer):
+    """In micro-batches of three rows: the gradient of the loss with credits from all scores at once."""
+    config = iterating(name, **fields)
+    config = replace(config, optimizer=replace(config.optimizer, micro_batch=3))
+    trainer = make_trainer(config, reward=upwards)
+    learner, method, policy, replay = trainer.learner, trainer.method, trainer.policy, trainer.open_phase()
+    with torch.no_grad():
+        for number, parameter in enumerate(policy.student.parameters()):
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=stream(number, "move")))
+    states, weights = learner.batch(replay, trainer.progress)
+    phase = learner.phase(replay, trainer.progress)
+    learner.gradient(states, weights, phase, 0)
+    found = torch.cat([parameter.grad.flatten() for parameter in policy.trained()])
+    with torch.no_grad():
+        score = method.score(policy, states)
+    reweighed = method.reweigh(weights, score)
+    assert not torch.allclose(reweighed.credit, weights.credit, atol=1e-3)
+    whole = torch.autograd.grad(method.loss(policy, states, reweighed, phase).value, policy.trained())
+    expected = torch.cat([gradient.flatten() for gradient in whole])
+    torch.testing.assert_close(found, expected, atol=1e-3 * float(expected.abs().max()), rtol=0)
+
+
 def test_evaluations_can_be_far_between_and_the_last_is_always_made(iterating, make_trainer):
     config = iterating("wd1")
     config = replace(

@@ -5,7 +5,7 @@ With x = |M| uniform in 0..n, each half of
     S = ½ [ (n+1)/x · Σ_{k∈M} log π(x_k | x_t) + (n+1)/(n−x) · Σ_{k∉M} log π(x_k | x_t') ]
 
 has the evidence bound as its mean, since (1/(n+1)) Σ_{x≥1} (n+1)/x · E Σ_M = (1/n) Σ_x (n/x) E Σ_M; a half
-that is empty counts 0 (claim M1). ESPO and GDSD score sequences with them.
+that is empty counts 0 (claim B1c). ESPO and GDSD score sequences with them.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class LeftToRight:
     r"""Row t sees the prompt and o_{<t}, everything from t on is masked, and o_t alone is scored.
 
     All n rows give log ρ(o) = Σ_t log π(o_t | o_{<t}), exactly. Of ``positions`` < n evenly spaced ones, each
-    t is drawn with probability positions/n and counts n/positions: unbiased (claim M4).
+    t is drawn with probability positions/n and counts n/positions: unbiased (claim B5b).
     """
 
     positions: int
@@ -34,10 +34,15 @@ class LeftToRight:
 
     def masks(self, layout: Layout, generator: torch.Generator, update: int) -> Masks:
         """One offset for every sequence; the weight makes the mean over rows the sum over all positions."""
-        device, draws = layout.span.device, layout.draws
-        offset = torch.rand(len(layout.span) // draws, generator=generator, device=device)
-        row = torch.arange(len(layout.span), device=device)
-        place, taken = spaced(offset.repeat_interleave(draws).double(), row % draws, layout.span, draws)
+        count, device = len(layout.span) // layout.draws, layout.span.device
+        offset = torch.rand(count, generator=generator, device=device, dtype=torch.float64)
+        return self.at(layout, offset)
+
+    def at(self, layout: Layout, offset: Float[Tensor, " S"]) -> Masks:
+        """The masks of sequences with the given offsets in [0, 1)."""
+        draws = layout.draws
+        row = torch.arange(len(layout.span), device=layout.span.device)
+        place, taken = spaced(offset.repeat_interleave(draws), row % draws, layout.span, draws)
         masked = layout.is_completion & (layout.index >= torch.where(taken, place, 0)[:, None])
         scored = layout.counted & (layout.index == place[:, None]) & taken[:, None]
         chosen = torch.minimum(layout.span, torch.full_like(layout.span, draws))

@@ -67,7 +67,7 @@ def cross_square(value: Float[Tensor, "S J"]) -> Float[Tensor, " S"]:
     r"""Mean over j ≠ j' of v_j v_j': unbiased for (E v)² if the J > 1 values of a row are independent.
 
     The mean of v_j² would add the variance over the masks, which the student can lower by other means than
-    reaching the target: its minimiser is not the tilted law (claim M2d).
+    reaching the target: its minimiser is not the tilted law (claim F1d).
     """
     count = value.shape[1]
     return (value.sum(1).square() - value.square().sum(1)) / (count * (count - 1))

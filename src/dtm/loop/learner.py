@@ -138,6 +138,10 @@ class Learner:
         plan, policy = self.method.ratio_plan, self.policy
         if plan is None:
             return rollouts
+        require(
+            isinstance(self.masking, Planned),
+            f"{self.config.method.name} has a ratio_plan, so its masks must be made with dtm.masking.Planned",
+        )
         assert isinstance(self.masking, Planned)
         masking = replace(self.masking, plan=plan)
         states = masking.states(rollouts, policy.student.mask_id, self._stream("log-ratio", phase))

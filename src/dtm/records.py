@@ -142,10 +142,17 @@ class Rollouts(Completions):
     """Equal for completions of one prompt."""
     tilt: float
     """The a of the π_a that drew them; the buffer refuses a mixture."""
+    log_ratio: Float[Tensor, " N"] | None = None
+    """An estimate of log π_0/π_a of each completion, for methods that weigh by it; None: not measured."""
 
     def select(self, rows: Int[Tensor, " B"] | Bool[Tensor, " N"]) -> Rollouts:
         """The rollouts at the given indices, or where a mask is true."""
-        return Rollouts(**{name: getattr(self, name)[rows] for name in ROLLOUT_TENSORS}, tilt=self.tilt)
+        return Rollouts(**{name: value[rows] for name, value in self.tensors().items()}, tilt=self.tilt)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors by name; `log_ratio` only if it was measured."""
+        names = ROLLOUT_TENSORS if self.log_ratio is None else (*ROLLOUT_TENSORS, "log_ratio")
+        return {name: getattr(self, name) for name in names}
 
 
 SEQUENCE_TENSORS = ("tokens", "attention", "is_completion")
@@ -158,7 +165,7 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
     """Rollouts of one tilt joined; shorter prompts are padded further on the left (and masked)."""
     width = max(part.tokens.shape[1] for part in parts)
     padded = [_widen(part, width) for part in parts]
-    joined = {name: torch.cat([getattr(part, name) for part in padded]) for name in ROLLOUT_TENSORS}
+    joined = {name: torch.cat([getattr(part, name) for part in padded]) for name in parts[0].tensors()}
     return Rollouts(**joined, tilt=parts[0].tilt)
 
 

@@ -13,6 +13,8 @@ from dtm.config.serialise import load_yaml, to_yaml, update
 from dtm.errors import ConfigError
 from dtm.loop.assemble import assemble
 from dtm.loop.plan import training_plan
+from dtm.methods.surrogates import bounds
+from dtm.random import stream
 from dtm.runs.checkpoint import load_latest
 from dtm.runs.events import JsonLines, read_events
 from dtm.runs.interrupts import Interrupted
@@ -20,6 +22,11 @@ from stopping import StopAt
 from timeless import timeless_rows
 
 NAMES = [name for name in METHODS if name != "c-dtm"]
+FEWER = {"agrpo": {"steps": 3}, "just-grpo": {"positions": 3}, "d2": {"segments": 3}}
+"""Fewer rows than by default: enough to choose from five positions."""
+LIKE_OTHERS = ("gdsd", "espo", "just-grpo", "d2")
+"""Methods in which the loop meets nothing that it does not meet in the others; slow tests leave them out."""
+VARIED = [name for name in NAMES if name not in LIKE_OTHERS]
 each = pytest.mark.parametrize("name", NAMES)
 
 
@@ -36,7 +43,7 @@ def iterating(tiny):
         return replace(
             tiny,
             seed=2,  # rewards differ in both iterations
-            method=configure_method(name, updates=2, **fields),
+            method=configure_method(name, updates=2, **FEWER.get(name, {}), **fields),
             iterate=IterateConfig(iterations=2),
             decoding=replace(tiny.decoding, block=2, certainty=None),
             replay=replace(tiny.replay, prompts=5),
@@ -65,7 +72,7 @@ def run(make_trainer, config, folder, point=None, resume=False):
     return trainer, False
 
 
-@each
+@pytest.mark.parametrize("name", VARIED)
 def test_a_run_stopped_and_resumed_is_the_run_that_was_not(name, iterating, make_trainer, tmp_path):
     config = iterating(name)
     whole, _ = run(make_trainer, config, tmp_path / "whole")
@@ -107,8 +114,7 @@ def test_every_update_sees_every_rollout_of_its_iteration(name, iterating, make_
     assert states.sequences == len(chosen.credit)
 
 
-@each
-@pytest.mark.parametrize("micro_batch", [3, 7])
+@pytest.mark.parametrize(("micro_batch", "name"), [*((3, name) for name in VARIED), (7, "spg"), (7, "vrpo")])
 def test_the_gradient_does_not_depend_on_the_micro_batch(name, micro_batch, iterating, make_trainer):
     """The second update of an iteration, where ratios are no longer 1; plain descent at rate 0.01."""
     after = []
@@ -172,6 +178,51 @@ def test_an_iteration_without_differences_changes_nothing(name, iterating, make_
     assert torch.equal(weights(trainer.policy.student), before)
 
 
+def test_dmpo_stores_the_ratio_of_base_and_rollout_model_with_the_rollouts(iterating, make_trainer):
+    """0 as long as π_a is π_0; then the difference of bounds, which the credits weigh by."""
+    trainer = make_trainer(iterating("dmpo"), reward=upwards)
+    policy, method = trainer.policy, trainer.method
+    assert (trainer.open_phase().rollouts.log_ratio == 0).all()
+    with torch.no_grad():
+        for number, parameter in enumerate(policy.student.parameters()):
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=stream(number, "move")))
+    trainer._close_phase(trainer.replay, "moved")
+    replay = trainer.open_phase()
+    rollouts, ratio = replay.rollouts, replay.rollouts.log_ratio
+    masking = replace(trainer.learner.masking, plan=method.ratio_plan)
+    states = masking.states(rollouts, policy.student.mask_id, trainer.learner._stream("log-ratio", 1))
+    with torch.no_grad():
+        expected = bounds(policy.log_pi_0(states), states) - bounds(policy.log_pi_a(states), states)
+    torch.testing.assert_close(ratio.float(), expected, atol=1e-4, rtol=1e-4)
+    assert ratio.abs().max() > 0.1
+    credit = method.credit(rollouts.reward, rollouts.group, ratio)
+    torch.testing.assert_close(replay.weights.credit, credit)
+    assert not torch.allclose(credit, method.credit(rollouts.reward, rollouts.group), atol=0.01)
+
+
+@pytest.mark.parametrize(("name", "fields"), [("dmpo", {}), ("spg", {"self_normalise": True})])
+def test_weights_that_read_the_student_are_those_of_the_whole_batch(name, fields, iterating, make_trainer):
+    """In micro-batches of three rows: the gradient of the loss with credits from all scores at once."""
+    config = iterating(name, **fields)
+    config = replace(config, optimizer=replace(config.optimizer, micro_batch=3))
+    trainer = make_trainer(config, reward=upwards)
+    learner, method, policy, replay = trainer.learner, trainer.method, trainer.policy, trainer.open_phase()
+    with torch.no_grad():
+        for number, parameter in enumerate(policy.student.parameters()):
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=stream(number, "move")))
+    states, weights = learner.batch(replay, trainer.progress)
+    phase = learner.phase(replay, trainer.progress)
+    learner.gradient(states, weights, phase, 0)
+    found = torch.cat([parameter.grad.flatten() for parameter in policy.trained()])
+    with torch.no_grad():
+        score = method.score(policy, states)
+    reweighed = method.reweigh(weights, score)
+    assert not torch.allclose(reweighed.credit, weights.credit, atol=1e-3)
+    whole = torch.autograd.grad(method.loss(policy, states, reweighed, phase).value, policy.trained())
+    expected = torch.cat([gradient.flatten() for gradient in whole])
+    torch.testing.assert_close(found, expected, atol=1e-3 * float(expected.abs().max()), rtol=0)
+
+
 def test_evaluations_can_be_far_between_and_the_last_is_always_made(iterating, make_trainer):
     config = iterating("wd1")
     config = replace(
@@ -191,6 +242,8 @@ def test_a_recipe_runs_with_another_method_and_survives_yaml(name, iterating, tm
     plan = training_plan(assemble(config))
     assert plan["method"] == name
     assert plan["iterations"] == "2, each of 2 updates"
+    if name not in ("spg", "vrpo", "dmpo", "agrpo"):  # one of each kind: plain, pairs, stored ratios, traces
+        return
     run = dtm.train(config, out=tmp_path / "run")
     assert run.is_finished
     has_learnt = run.summary["tuned"]["reward"] > run.summary["base"]["reward"]

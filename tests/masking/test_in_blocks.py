@@ -10,7 +10,18 @@ import pytest
 import torch
 
 from dtm.errors import ConfigError
-from dtm.masking import ActiveBlock, EveryBlock, FullMask, MaskCount, Planned, TraceSegments, in_blocks
+from dtm.masking import (
+    ActiveBlock,
+    Coupled,
+    EveryBlock,
+    FullMask,
+    LeftToRight,
+    MaskCount,
+    Planned,
+    SampledSteps,
+    TraceSegments,
+    in_blocks,
+)
 from dtm.masking.mask_count import mask_cells
 from dtm.random import stream
 from dtm.records import Sequences, leads
@@ -83,7 +94,9 @@ def test_plans_of_any_order_are_scored_given_the_clean_blocks_before():
     states = masking.states(rows(3, 6), MASK, stream(0, "masks"))
     assert states.doubled
     assert states.context is states.clean
-    assert not in_blocks(Planned(TraceSegments()), BLOCK).doubled
+    assert in_blocks(Planned(Coupled()), BLOCK).doubled
+    for plan in (TraceSegments(), SampledSteps(2), LeftToRight(2)):
+        assert not in_blocks(Planned(plan), BLOCK).doubled
     assert in_blocks(Planned(FullMask()), None) == Planned(FullMask())
 
 

@@ -10,16 +10,21 @@ import torch
 from dtm.errors import ConfigError
 from dtm.masking import (
     ActiveBlock,
+    Coupled,
     FullMask,
+    LeftToRight,
     Planned,
     Quadrature,
     RisingRatio,
+    SampledSteps,
     TraceSegments,
     UniformCount,
     spans,
 )
 from dtm.masking.count_plans import gauss_legendre
-from dtm.masking.trace import segments
+from dtm.masking.coupled import coupled_counts, spread_levels
+from dtm.masking.left_to_right import spaced
+from dtm.masking.trace import equal_segments, segments, step_law
 from dtm.random import stream
 from dtm.records import Rollouts, Sequences
 
@@ -34,6 +39,11 @@ PLANS = {
     "published block": ActiveBlock(3, 2, biased=True),
     "active": ActiveBlock(3, 4, "active"),
     "trace": TraceSegments(2),
+    "equal parts": TraceSegments(count=3),
+    "steps": SampledSteps(3),
+    "coupled": Coupled(2),
+    "bernoulli": Coupled(2, law="bernoulli"),
+    "left to right": LeftToRight(3),
 }
 each = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 
@@ -122,7 +132,9 @@ def test_counts_are_uniform_and_their_weight_is_n_over_k():
     )
 
 
-@pytest.mark.parametrize("plan", [UniformCount(2), Quadrature(2), RisingRatio(3), FullMask()])
+@pytest.mark.parametrize(
+    "plan", [UniformCount(2), Quadrature(2), RisingRatio(3), FullMask(), Coupled(2), LeftToRight(3)]
+)
 def test_what_follows_the_end_is_hidden(plan):
     """Otherwise the model would see where the completion ends."""
     states = Planned(plan, END).states(rollouts(), MASK, stream(0, "masks"))
@@ -231,3 +243,131 @@ def test_a_trace_needs_rollouts():
     examples = Sequences(clean.tokens, clean.attention, clean.is_completion)
     with pytest.raises(ConfigError, match="need rollouts"):
         Planned(TraceSegments()).states(examples, MASK, stream(0, "masks"))
+
+
+# ── coupled masks ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("law", ["count", "bernoulli"])
+def test_a_pair_of_coupled_masks_scores_each_position_once(law):
+    clean = rollouts(300)
+    states = Planned(Coupled(2, law=law), END).states(clean, MASK, stream(0, "masks"))
+    scored = states.eligible.view(-1, 2, PROMPT + LENGTH)
+    index = torch.arange(PROMPT + LENGTH) - PROMPT
+    counted = (index >= 0) & (index < states.row_length[::2, None])
+    assert torch.equal(scored.sum(1), counted.long())
+    count = states.eligible.sum(1)
+    more = 1 if law == "count" else 0
+    expected = (states.row_length + more) / count.clamp(min=1)
+    torch.testing.assert_close(states.row_weight, expected)
+
+
+def test_coupled_counts_are_uniform_from_none_to_all():
+    clean = rollouts(900, ends=False)
+    states = Planned(Coupled(3)).states(clean, MASK, stream(0, "masks"))
+    first = states.eligible[::2].sum(1)
+    frequency = torch.bincount(first, minlength=LENGTH + 1) / len(first)
+    torch.testing.assert_close(frequency, torch.full((LENGTH + 1,), 1 / 9), atol=0.002, rtol=0)
+    by_position = states.eligible[::2, PROMPT:].float().mean(0)
+    torch.testing.assert_close(by_position, torch.full((LENGTH,), 0.5), atol=0.03, rtol=0)
+    level = torch.tensor([0.0, 0.999, 0.5, 1 - 1e-9], dtype=torch.float64)
+    assert coupled_counts(level, torch.tensor([4, 4, 1, 7])).tolist() == [0, 4, 1, 7]
+
+
+def test_the_levels_of_a_sequence_are_evenly_spaced_and_those_of_a_batch_in_different_strata():
+    level = spread_levels(50, 2, stream(0, "levels"), torch.device("cpu")).view(50, 2)
+    gap = (level[:, 1] - level[:, 0]).abs()
+    torch.testing.assert_close(gap, torch.full_like(gap, 0.5))
+    assert sorted((level[:, 0] * 50).long().tolist()) == list(range(50))
+
+
+def test_coupled_masks_without_weights_count_each_position_alike():
+    states = Planned(Coupled(1, weighted=False), END).states(rollouts(), MASK, stream(0, "masks"))
+    assert (states.row_weight == 1).all()
+
+
+# ── from left to right ────────────────────────────────────────────────────────────────────────────
+
+
+def test_all_positions_from_left_to_right_are_the_states_of_that_decoder():
+    clean = rollouts(4, ends=False)
+    states = Planned(LeftToRight(99)).states(clean, MASK, stream(0, "masks"))
+    assert states.draws == LENGTH
+    for row in range(LENGTH):
+        assert (states.tokens[row, PROMPT:] == MASK).tolist() == [k >= row for k in range(LENGTH)]
+        assert states.eligible[row, PROMPT:].tolist() == [k == row for k in range(LENGTH)]
+    assert (states.row_weight == LENGTH).all()  # the mean over rows is the sum over positions
+
+
+@pytest.mark.parametrize(("span", "draws"), [(8, 2), (8, 4), (6, 3), (7, 1)])
+def test_each_position_is_drawn_with_the_same_chance(span, draws):
+    """Over all offsets: span / draws strata of equal chance."""
+    found = torch.zeros(span)
+    strata = span // draws
+    for stratum in range(strata):
+        offset = torch.full((draws,), (stratum + 0.5) / strata, dtype=torch.float64)
+        place, used = spaced(offset, torch.arange(draws), torch.full((draws,), span), draws)
+        assert used.all()
+        assert len(set(place.tolist())) == draws
+        found[place] += 1
+    assert (found == 1).all()
+
+
+def test_a_short_completion_is_scored_whole_and_its_other_rows_are_empty():
+    clean = rollouts(1, ends=False)
+    tokens = clean.tokens.clone()
+    tokens[0, PROMPT + 1 :] = END
+    states = Planned(LeftToRight(4), END).states(replace(clean, tokens=tokens), MASK, stream(0, "masks"))
+    assert states.row_length.tolist() == [2] * 4
+    assert states.eligible.sum(1).tolist() == [1, 1, 0, 0]
+    assert states.row_weight[:2].tolist() == [4, 4]
+
+
+# ── steps of the decoder ──────────────────────────────────────────────────────────────────────────
+
+
+def test_equal_parts_of_a_trace_have_equally_many_steps():
+    revealed = torch.tensor([[-1, 4, 0, 0, 7, 9], [-1, 0, 1, 2, 3, 4]])
+    assert equal_segments(revealed, 1).tolist() == [[-1, 0, 0, 0, 0, 0]] * 2
+    assert equal_segments(revealed, 2).tolist() == [[-1, 0, 0, 0, 1, 1], [-1, 0, 0, 0, 1, 1]]
+    assert equal_segments(revealed, 99).tolist() == segments(revealed, 1).tolist()
+
+
+def test_drawn_steps_show_the_state_before_them_and_weigh_one_over_their_chance():
+    clean = rollouts(200)
+    drawn = replace(clean, log_prob=-torch.rand(clean.tokens.shape, generator=stream(0, "surprise")))
+    states = Planned(SampledSteps(3), END).states(drawn, MASK, stream(0, "masks"))
+    counted = (torch.arange(PROMPT + LENGTH) >= PROMPT) & (
+        torch.arange(PROMPT + LENGTH) - PROMPT < spans(clean, END)[:, None]
+    )
+    law = step_law(drawn.revealed_at, drawn.log_prob, counted, 0.2)
+    torch.testing.assert_close(law.sum(1), torch.ones(200, dtype=torch.float64))
+    for row in range(0, len(states), 7):
+        sequence, revealed = row // 3, drawn.revealed_at[row // 3]
+        (step,) = set(revealed[states.eligible[row]].tolist())
+        assert torch.equal(states.tokens[row] == MASK, revealed >= step)
+        assert float(states.row_weight[row]) == pytest.approx(1 / float(law[sequence, step]), rel=1e-5)
+    mean = Planned(SampledSteps(3, mean=True), END).states(drawn, MASK, stream(0, "masks"))
+    taken = (law > 0).sum(1).repeat_interleave(3)
+    torch.testing.assert_close(mean.row_weight * taken, states.row_weight)
+
+
+def test_as_many_even_draws_as_steps_take_each_step_once():
+    states = Planned(SampledSteps(LENGTH, even=1.0)).states(rollouts(5, ends=False), MASK, stream(0, "masks"))
+    assert (states.eligible.view(5, LENGTH, -1)[..., PROMPT:].sum(1) == 1).all()
+    assert states.row_weight.tolist() == pytest.approx([LENGTH] * 5 * LENGTH)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Coupled(0),
+        lambda: LeftToRight(0),
+        lambda: SampledSteps(0),
+        lambda: SampledSteps(1, even=0.0),
+        lambda: TraceSegments(count=0),
+    ],
+)
+def test_a_plan_without_rows_is_refused(make):
+    with pytest.raises(ConfigError, match=r"at least one|must lie in"):
+        make()

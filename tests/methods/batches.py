@@ -68,3 +68,18 @@ def moved(policy: Policy) -> Policy:
             noise = torch.randn(model.logits.shape, generator=stream(1, "move"), dtype=torch.float64)
             model.logits.add_(size * noise)
     return policy
+
+
+def pairs_of(policy, states):
+    """S of each pair of masks under π_θ, π_a and π_0, by loops."""
+    found = []
+    for model in (policy.student, policy.teacher, policy.base):
+        log_pi = model.logits.detach()[..., :VOCAB].log_softmax(-1)
+        rows = []
+        for row in range(len(states)):
+            hits = [float(log_pi[row, k, states.clean[row, k]]) for k in states.eligible[row].nonzero()]
+            rows.append(float(states.row_weight[row]) * sum(hits))
+        pairs = [(one + other) / 2 for one, other in zip(rows[::2], rows[1::2], strict=True)]
+        count = states.draws // 2
+        found.append([pairs[k : k + count] for k in range(0, len(pairs), count)])
+    return zip(*found, states.row_length[:: states.draws].tolist(), strict=True)

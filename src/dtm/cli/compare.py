@@ -114,6 +114,7 @@ def _gathered(options: argparse.Namespace) -> tuple[Comparison, Path]:
 
 def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Path] | None:
     """The comparison and its folder; None: the plan was asked for, and printed."""
+    from dtm.comparison.extension import EXTENSIONS
     from dtm.comparison.results import gather
     from dtm.comparison.settings import contestants, parse_names, parse_set, read_settings
     from dtm.comparison.sweep import over_seeds, run_all
@@ -142,7 +143,8 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
     count = min(6, smallest) if options.trials is None else options.trials
     if options.dry_run:
         if options.tune:
-            print(f"first {count} trials of each method in {out / 'tuning'}, whose settings the runs take")
+            more = f"and up to {EXTENSIONS} more of each where a best setting is at the edge of its grid"
+            print(f"first {count} trials of each method, {more}, in {out / 'tuning'}; the runs take the best")
         print_plan(over_seeds(configs, seeds), out, jobs)
         return None
     share_threads(options.threads, jobs * (processes or 1))

@@ -17,7 +17,7 @@ from dtm import api
 from dtm.api import Run
 from dtm.comparison.audit import audited, read_fingerprint
 from dtm.comparison.settings import label, own_settings
-from dtm.comparison.tuning import Trial, on_the_edge
+from dtm.comparison.tuning import Trial, tuning_notes
 from dtm.config.budget import SPENT, Budget
 from dtm.report.figures import PLAIN, comparison_figure
 from dtm.runs.folder import environment, kept_json
@@ -152,7 +152,7 @@ def gather(runs: Sequence[Run], trials: Sequence[Trial] = ()) -> Comparison:
         first.events("evaluation")[0].get("best"),
         {name: own_settings(config) for name, config in configs.items()},
         read_fingerprint(first),
-        [*notes, *early, *fell_back, *on_the_edge(trials)],
+        [*notes, *early, *fell_back, *tuning_notes(trials)],
         list(trials),
     )
 

@@ -3,16 +3,18 @@
 The grid of a method is three learning rates (the one it starts with, a third and three times of it) by its
 default settings and its knobs (`Method.knobs`). Trials are taken from it in a fixed order, those with few
 changes first. Each is a run with the comparison's budget and a seed that the comparison does not use. The
-trial with the highest mean reward on validation prompts is picked; of equals, the earlier one.
+trial with the highest mean reward on validation prompts is picked; of equals, the earlier one. Where it lies
+at an edge of the grid, all methods get further trials (`dtm.comparison.extension`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dtm.comparison.extension import EXTENSIONS, RATE, between, beyond
 from dtm.comparison.settings import Changes, changed, differing
 from dtm.comparison.sweep import Say, run_all
 from dtm.config import RunConfig
@@ -38,6 +40,8 @@ class Trial:
     """Mean reward on the validation prompts at the end; None if the run failed."""
     measures: dict[str, float]
     picked: bool = False
+    reason: str = "grid"
+    """Why the trial was made: the grid, an extension beyond its edge, or as many trials as the others."""
 
 
 def trials(config: RunConfig, count: int) -> list[RunConfig]:
@@ -82,32 +86,71 @@ def tune(
     processes: int = 1,
 ) -> tuple[dict[str, RunConfig], list[Trial]]:
     """Every method with the settings that its trials picked, and all trials."""
-    grid = {name: trials(config, count) for name, config in configs.items()}
-    runs = run_all(
-        {
-            f"{name}-trial-{number}": replace(config, seed=SEED)
-            for number in range(count)
-            for name, config in ((name, found[number]) for name, found in grid.items())
-        },
-        out,
-        jobs,
-        say,
-        all_must_finish=False,
-        processes=processes,
-    )
+    tried = {name: trials(config, count) for name, config in configs.items()}
+    why = {name: ["grid"] * count for name in configs}
+    measured: dict[str, dict[str, float]] = {}
+    for extension in range(EXTENSIONS + 1):
+        fresh = range(0 if extension == 0 else count + extension - 1, count + extension)
+        named = {
+            f"{name}-trial-{number}": replace(settings[number], seed=SEED)
+            for number in fresh
+            for name, settings in tried.items()
+        }
+        runs = run_all(named, out, jobs, say, all_must_finish=False, processes=processes)
+        measured |= {key: run.summary["tuned"] for key, run in runs.items()}
+        found = {  # empty where a trial failed
+            name: [measured.get(f"{name}-trial-{number}", {}) for number in range(count + extension)]
+            for name in tried
+        }
+        if extension == EXTENSIONS or not _extend(configs, tried, why, found, out, say):
+            break
     picked, records = {}, []
-    for name, settings in grid.items():
-        measures = [
-            runs[key].summary["tuned"] if key in runs else {}
-            for key in (f"{name}-trial-{number}" for number in range(count))
-        ]
-        best = _best(name, measures, out)
+    for name, settings in tried.items():
+        best = _best(name, found[name], out)
         picked[name] = settings[best]
+        rows = zip(settings, found[name], why[name], strict=True)
         records += [
-            Trial(name, number, _changes(configs[name], config), found.get("reward"), found, number == best)
-            for number, (config, found) in enumerate(zip(settings, measures, strict=True))
+            Trial(
+                name, number, _changes(configs[name], config), own.get("reward"), own, number == best, reason
+            )
+            for number, (config, own, reason) in enumerate(rows)
         ]
     return picked, records
+
+
+def _extend(
+    configs: Mapping[str, RunConfig],
+    tried: dict[str, list[RunConfig]],
+    why: dict[str, list[str]],
+    found: Mapping[str, Sequence[Mapping[str, float]]],
+    out: Path,
+    say: Say,
+) -> bool:
+    """Add one trial to every method if the best of some method is at an edge; whether it was done."""
+    best = {name: _best(name, measures, out) for name, measures in found.items()}
+    edges = {name: beyond(settings, settings[best[name]]) for name, settings in tried.items()}
+    if not any(edges.values()):
+        return False
+    for name, settings in tried.items():
+        edge = edges[name]
+        if edge is not None:
+            field, further = edge
+            why[name].append(f"beyond the edge of {field}")
+            say(f"{name}: the best {field} is at the edge of its grid; trial {len(settings)} goes beyond")
+        else:
+            further = _next_inside(configs[name], settings, found[name], best[name])
+            why[name].append("as many trials as the others")
+        settings.append(further)
+    return True
+
+
+def _next_inside(
+    start: RunConfig, settings: Sequence[RunConfig], measures: Sequence[Mapping[str, float]], best: int
+) -> RunConfig:
+    """The next setting of the grid that was not tried, or one beside the best."""
+    untried = (config for config in trials(start, grid_size(start)) if config not in settings)
+    rewards = [found.get("reward", -float("inf")) for found in measures]
+    return next(untried, None) or between(settings, rewards, best)
 
 
 def _best(name: str, measures: Iterable[Mapping[str, float]], out: Path) -> int:
@@ -122,10 +165,21 @@ def _changes(start: RunConfig, config: RunConfig) -> dict[str, Any]:
     return {field: values[field] for field in differing(start, config)}
 
 
-def on_the_edge(records: Iterable[Trial]) -> list[str]:
-    """Notes for the reader: picked learning rates at the edge of their grid."""
-    return [
-        f"{trial.method} took the learning rate {trial.changed['optimizer.lr']:.3g}, the edge of its grid"
-        for trial in records
-        if trial.picked and "optimizer.lr" in trial.changed
-    ]
+def tuning_notes(records: Sequence[Trial]) -> list[str]:
+    """Notes for the reader: extensions of the grids, and picked learning rates that are still at an edge."""
+    notes = []
+    extended = [trial for trial in records if trial.reason.startswith("beyond")]
+    if extended:
+        each = max(trial.number for trial in records) + 1
+        names = ", ".join(dict.fromkeys(trial.method for trial in extended))
+        notes.append(
+            f"grids were extended, the best setting being at an edge ({names}): {each} trials of each method"
+        )
+    for trial in records:
+        rates = [other.changed.get(RATE) for other in records if other.method == trial.method]
+        tried = [rate for rate in rates if rate is not None]
+        if trial.picked and RATE in trial.changed and trial.changed[RATE] in (min(tried), max(tried)):
+            notes.append(
+                f"{trial.method} took the learning rate {trial.changed[RATE]:.3g}, the edge of its grid"
+            )
+    return notes

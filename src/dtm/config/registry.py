@@ -22,6 +22,12 @@ METHODS = {
     "vrpo": "dtm.methods.vrpo:VRPO",
     "gdpo": "dtm.methods.gdpo:GDPO",
     "trace-rl": "dtm.methods.trace_rl:TraceRL",
+    "gdsd": "dtm.methods.gdsd:GDSD",
+    "dmpo": "dtm.methods.dmpo:DMPO",
+    "espo": "dtm.methods.espo:ESPO",
+    "just-grpo": "dtm.methods.just_grpo:JustGRPO",
+    "agrpo": "dtm.methods.agrpo:AGRPO",
+    "d2": "dtm.methods.d2:D2",
 }
 """Method name → import path of its class."""
 

@@ -10,11 +10,12 @@ The trainer decides when to update and at which learning rate.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from dtm.config import RunConfig
@@ -25,12 +26,13 @@ from dtm.loop.meter import Meter, Reading
 from dtm.loop.policy import Loop
 from dtm.loop.progress import Progress
 from dtm.loop.replay import Replay
-from dtm.masking import Masking
+from dtm.masking import Masking, Planned
 from dtm.methods.base import Method
+from dtm.methods.surrogates import bounds
 from dtm.models.placement import Placement
 from dtm.models.policy import Policy
 from dtm.random import seeded, stream
-from dtm.records import MaskedStates, Phase, Weights
+from dtm.records import MaskedStates, Phase, Rollouts, Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,9 @@ class Learner:
 
         Each process takes its share of the rows: masks and counts are those of the whole batch.
         """
+        if self.method.scores_first:
+            scores = self.score(states, lambda part: self.method.score(self.policy, part))
+            weights = self.method.reweigh(weights, scores)
         self.policy.student.train()
         size, in_order = self._sequences_together(states), self.config.distributed.row_order
         parts = self._rounds(states.sequences, size)
@@ -112,6 +117,39 @@ class Learner:
                 totals[name] = totals[name] + value if name in totals else value
         self.policy.student.eval()
         return totals
+
+    @torch.no_grad()
+    def score(self, states: MaskedStates, measure: Callable[[MaskedStates], Tensor]) -> Float[Tensor, " S"]:
+        """A number for every sequence of a batch, without gradient or dropout, the same in all processes."""
+        self.policy.student.eval()
+        found = [torch.zeros(0, dtype=torch.float64)]
+        for part, counts in self._rounds(states.sequences, self._sequences_together(states)):
+            with self.placement.autocast(), nullcontext() if counts else self.policy.uncounted():
+                value = measure(states.select(part))
+            if counts:
+                found.append(value.double().cpu())
+        return torch.cat(self.group.gather(torch.cat(found))).to(states.tokens.device)
+
+    def with_log_ratio(self, rollouts: Rollouts, phase: int) -> Rollouts:
+        """The rollouts with log π_0/π_a of each, by evidence bounds under common masks, if the method asks.
+
+        π_a runs as the student does, with its adapter, so that the ratio of equal models is 1.
+        """
+        plan, policy = self.method.ratio_plan, self.policy
+        if plan is None:
+            return rollouts
+        require(
+            isinstance(self.masking, Planned),
+            f"{self.config.method.name} has a ratio_plan, so its masks must be made with dtm.masking.Planned",
+        )
+        assert isinstance(self.masking, Planned)
+        masking = replace(self.masking, plan=plan)
+        states = masking.states(rollouts, policy.student.mask_id, self._stream("log-ratio", phase))
+
+        def log_ratio(part: MaskedStates) -> Tensor:
+            return bounds(policy.log_pi_0(part), part) - bounds(policy.log_pi(part), part)
+
+        return replace(rollouts, log_ratio=self.score(states, log_ratio))
 
     def read(self, meter: Meter) -> Reading | None:
         """The share of the phase's tilt that is absorbed (see `dtm.loop.meter`)."""

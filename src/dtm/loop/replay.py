@@ -13,8 +13,8 @@ from dtm import tilts
 from dtm.errors import MixedTiltError, require
 from dtm.records import Rollouts, Weights, concatenate
 
-Credit = Callable[[Float[Tensor, " N"], Int[Tensor, " N"]], Float[Tensor, " N"]]
-"""The credit of each rollout from rewards and groups."""
+Credit = Callable[..., Float[Tensor, " N"]]
+"""The credit of each rollout from rewards and groups, and from `Rollouts.log_ratio` where it was measured."""
 
 
 def prompt_offset(
@@ -48,7 +48,8 @@ class Replay:
         log_z = float(tilts.log_mean_exp(self.h * (reward - offset).double()))
         weights = tilts.weigh(reward, group, self.h, offset, log_z)
         if self.credit is not None:
-            weights = replace(weights, credit=self.credit(reward, group))
+            measured = () if rollouts.log_ratio is None else (rollouts.log_ratio.cpu(),)
+            weights = replace(weights, credit=self.credit(reward, group, *measured))
         self.ess = float(tilts.effective_sample_size(weights.log_weight))
         self.weights = weights.to(device)
 

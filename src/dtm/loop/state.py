@@ -13,7 +13,7 @@ from dtm.loop.progress import Progress
 from dtm.loop.replay import Replay
 from dtm.models.denoiser import Denoiser
 from dtm.models.policy import Policy
-from dtm.records import ROLLOUT_TENSORS, Rollouts
+from dtm.records import Rollouts
 from dtm.runs.checkpoint import Checkpoint, Tensors
 
 
@@ -37,7 +37,7 @@ def pack(
     if policy.average is not None:
         tensors["average"] = on_cpu(policy.weights(policy.average), keep)
     if replay is not None:
-        tensors["buffer"] = {name: getattr(replay.rollouts, name) for name in ROLLOUT_TENSORS}
+        tensors["buffer"] = replay.rollouts.tensors()
     if meter is not None:
         tensors["meter"] = meter.state()
     return Checkpoint(tensors, progress.to_json())

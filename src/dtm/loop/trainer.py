@@ -200,7 +200,7 @@ class Trainer:
         nothing = f"the reward gave None for all completions of the {prompts} prompts of the buffer"
         require(len(rollouts) > 0, nothing, RewardError)
         h = self.loop.begin(rollouts, progress.tilt, self.optimizer)
-        replay = self._hold(rollouts, h)
+        replay = self._hold(self.learner.with_log_ratio(rollouts, progress.phase), h)
         if self.loop.measures_absorbed:
             self._check_weights(replay)
             self.meter = Meter(drawn.select(drawn.group >= prompts), h, self._meter_noise())

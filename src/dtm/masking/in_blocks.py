@@ -16,9 +16,10 @@ from dataclasses import replace
 from dtm.errors import require
 from dtm.masking.active_block import ActiveBlock
 from dtm.masking.every_block import EveryBlock
+from dtm.masking.left_to_right import LeftToRight
 from dtm.masking.mask_count import MaskCount, Masking
 from dtm.masking.plan import Planned
-from dtm.masking.trace import TraceSegments
+from dtm.masking.trace import SampledSteps, TraceSegments
 
 
 def in_blocks(masking: Masking, block: int | None) -> Masking:
@@ -41,8 +42,8 @@ def in_blocks(masking: Masking, block: int | None) -> Masking:
     if isinstance(masking, MaskCount):
         return replace(masking, in_columns=True)
     if isinstance(masking, Planned):
-        # These two mask what decoding block by block has not revealed yet: one pass over x_t is enough.
-        left_to_right = isinstance(masking.plan, ActiveBlock | TraceSegments)
+        # These mask what decoding block by block has not revealed yet: one pass over x_t is enough.
+        left_to_right = isinstance(masking.plan, ActiveBlock | TraceSegments | SampledSteps | LeftToRight)
         return replace(masking, block=block, doubled=not left_to_right)
     return masking
 

@@ -35,6 +35,8 @@ class Layout:
     """Columns of the prompt in the block in which each completion begins; 0 if blocks begin where it does."""
     revealed_at: Int[Tensor, "B L"] | None = None
     """The decoding step that revealed each token, where that is known."""
+    log_prob: Float[Tensor, "B L"] | None = None
+    """log π_a of each token at that step, where it is known."""
 
     @property
     def counted(self) -> Bool[Tensor, "B L"]:
@@ -103,7 +105,7 @@ class Planned:
             noise,
             draws,
             leads(is_completion, self.block),
-            clean.revealed_at[row] if isinstance(clean, Completions) else None,
+            *((clean.revealed_at[row], clean.log_prob[row]) if isinstance(clean, Completions) else ()),
         )
         masks = self.plan.masks(layout, generator, update)
         hidden = masks.masked | (noise & attention & ~is_completion)

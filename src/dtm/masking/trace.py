@@ -1,4 +1,4 @@
-"""The states that the decoder visited: one at a time, or a few steps merged into one (TraceRL's masks)."""
+"""The states that the decoder visited: all with a few steps merged into one, or a random choice of steps."""
 
 from __future__ import annotations
 
@@ -29,22 +29,26 @@ class TraceSegments:
     """
 
     merged: int = 8
+    count: int | None = None
+    """Cut each trace into this many segments of equally many steps instead (d2)."""
 
     def __post_init__(self) -> None:
         require(self.merged >= 1, f"a segment needs at least one decoding step, got {self.merged}")
+        require(self.count is None or self.count >= 1, f"a trace has at least one segment, got {self.count}")
 
     def draws(self, clean: Sequences) -> int:
         """Segments of the longest trace; shorter ones have empty rows at the end."""
-        require(
-            isinstance(clean, Completions), "trace segments need rollouts: examples have no decoding steps"
-        )
-        assert isinstance(clean, Completions)
-        return int(segments(clean.revealed_at, self.merged).max()) + 1
+        return int(self._segments(_with_trace(clean).revealed_at).max()) + 1
+
+    def _segments(self, revealed_at: Int[Tensor, "B L"]) -> Int[Tensor, "B L"]:
+        if self.count is None:
+            return segments(revealed_at, self.merged)
+        return equal_segments(revealed_at, self.count)
 
     def masks(self, layout: Layout, generator: torch.Generator, update: int) -> Masks:
         """Weight: the number of rows, so that their mean is the sum over segments."""
         assert layout.revealed_at is not None
-        segment = segments(layout.revealed_at, self.merged)
+        segment = self._segments(layout.revealed_at)
         own = torch.arange(len(segment), device=segment.device)[:, None] % layout.draws
         masked = layout.is_completion & (segment >= own)
         weight = torch.full((len(segment),), float(layout.draws), device=segment.device)
@@ -62,6 +66,60 @@ def segments(revealed_at: Int[Tensor, "B L"], merged: int) -> Int[Tensor, "B L"]
     rank = fresh.cumsum(1) - (steps[:, :1] < 0).long()  # −1 on a prompt, 0 at the first step
     ranks = torch.zeros_like(steps).scatter(1, order, rank)
     return torch.where(revealed_at < 0, -1, ranks // merged)
+
+
+def equal_segments(revealed_at: Int[Tensor, "B L"], count: int) -> Int[Tensor, "B L"]:
+    """The segment ⌊rank · N / T⌋ of each token: N = ``count`` equal parts of a row's T steps, at most T."""
+    rank = segments(revealed_at, 1)
+    steps = rank.amax(1, keepdim=True) + 1
+    parts = steps.clamp(max=count)
+    return torch.where(rank < 0, -1, rank * parts // steps.clamp(min=1))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SampledSteps:
+    """``count`` decoding steps of each rollout: the state before a step is seen, its tokens are scored.
+
+    A step has the probability p_s of `step_law`, and its row the weight 1/p_s: the mean over rows of
+    weight · Σ_S log π has the log-probability of the whole trace as its mean.
+    """
+
+    count: int
+    even: float = EVEN
+    """Share of the draws that goes to all steps alike; 1: uniform."""
+    mean: bool = False
+    """Divide by the number of steps that could be drawn: the mean over steps instead of the sum."""
+
+    def __post_init__(self) -> None:
+        require(self.count >= 1, f"at least one decoding step must be drawn, got {self.count}")
+        require(0 < self.even <= 1, f"the share of evenly drawn steps must lie in (0, 1], got {self.even:g}")
+
+    def draws(self, clean: Sequences) -> int:
+        """``count`` rows per sequence."""
+        _with_trace(clean)
+        return self.count
+
+    def masks(self, layout: Layout, generator: torch.Generator, update: int) -> Masks:
+        """Steps that reveal nothing before the end are never drawn."""
+        assert layout.revealed_at is not None
+        assert layout.log_prob is not None
+        first = slice(None, None, layout.draws)
+        steps, written = layout.revealed_at[first], layout.counted[first]
+        law = step_law(steps, layout.log_prob[first], written, self.even)
+        step = spread_steps(law, self.count, generator)
+        weight = 1 / law.gather(1, step)
+        if self.mean:
+            weight = weight / (law > 0).sum(1, keepdim=True)
+        step, weight = step.flatten()[:, None], weight.flatten().float()
+        masked = layout.is_completion & (layout.revealed_at >= step)
+        return Masks(masked, layout.counted & (layout.revealed_at == step), weight)
+
+
+def _with_trace(clean: Sequences) -> Completions:
+    require(isinstance(clean, Completions), "trace segments need rollouts: examples have no decoding steps")
+    assert isinstance(clean, Completions)
+    return clean
 
 
 def visited(clean: Completions, step: Int[Tensor, " B"], mask_id: int) -> MaskedStates:
@@ -90,20 +148,35 @@ def choose_steps(
     Step s has the probability p_s, in proportion to π_a's surprise −log π_a at the tokens it revealed apart
     from a share `EVEN`; its weight is 1 / (count · p_s). One uniform number places all draws of a rollout.
     """
-    device, steps = rollouts.tokens.device, int(rollouts.revealed_at.max()) + 1 if len(rollouts) else 1
-    shape, place = (len(rollouts), steps), rollouts.revealed_at.clamp(min=0)
-    written = _drawn(rollouts).double()
+    law = step_law(rollouts.revealed_at, rollouts.log_prob, _drawn(rollouts), EVEN)
+    step = spread_steps(law, count, generator)
+    return step, 1 / (count * law.gather(1, step))
+
+
+def step_law(
+    revealed_at: Int[Tensor, "N L"], log_prob: Float[Tensor, "N L"], written: Bool[Tensor, "N L"], even: float
+) -> Float[Tensor, "N T"]:
+    """p_s of every decoding step that revealed a ``written`` token; they sum to 1.
+
+    A share ``even`` goes to all of them alike, the rest in proportion to the surprise −log π_a.
+    """
+    device, steps = revealed_at.device, int(revealed_at.max()) + 1 if len(revealed_at) else 1
+    shape, place = (len(revealed_at), steps), revealed_at.clamp(min=0)
     surprise = torch.zeros(shape, dtype=torch.float64, device=device)
-    surprise = surprise.scatter_add(1, place, -rollouts.log_prob.double().clamp(-MOST, 0) * written)
-    taken = torch.zeros(shape, dtype=torch.float64, device=device).scatter_add(1, place, written) > 0
-    even = taken / taken.sum(1, keepdim=True)
+    surprise = surprise.scatter_add(1, place, -log_prob.double().clamp(-MOST, 0) * written)
+    taken = torch.zeros(shape, dtype=torch.float64, device=device).scatter_add(1, place, written.double()) > 0
+    alike = taken / taken.sum(1, keepdim=True)
     total = surprise.sum(1, keepdim=True)
-    probability = torch.where(total > 0, EVEN * even + (1 - EVEN) * surprise / total, even)
-    reached = probability.cumsum(1)
-    start = torch.rand(len(rollouts), 1, generator=generator, dtype=torch.float64, device=device)
-    ticks = (torch.arange(count, device=device) + start) / count
-    step = torch.searchsorted(reached / reached[:, -1:], ticks).clamp(max=steps - 1)
-    return step, 1 / (count * probability.gather(1, step))
+    return torch.where(total > 0, even * alike + (1 - even) * surprise / total, alike)
+
+
+def spread_steps(law: Float[Tensor, "N T"], count: int, generator: torch.Generator) -> Int[Tensor, "N M"]:
+    """``count`` steps of each row by systematic sampling: one uniform number places all of them."""
+    reached = law.cumsum(1)
+    start = torch.rand(len(law), 1, generator=generator, dtype=torch.float64, device=law.device)
+    ticks = (torch.arange(count, device=law.device) + start) / count
+    # Rounding may leave the last sum below 1: the last step is the last with a share.
+    return torch.searchsorted(reached / reached[:, -1:], ticks).clamp(max=law.shape[1] - 1)
 
 
 def _drawn(clean: Completions) -> Bool[Tensor, "B L"]:

@@ -49,10 +49,33 @@ def softmax_credit(
     Times the group's size K, so that the mean over rows is the mean over groups of its sum.
     """
     tilt = sharpness * advantage.double()
-    weight = _softmax(tilt, group)
+    weight = group_weights(tilt, group)
     if negatives:
-        weight = weight - _softmax(-tilt, group)
-    return (_size(group) * weight).to(advantage.dtype)
+        weight = weight - group_weights(-tilt, group)
+    return weight.to(advantage.dtype)
+
+
+def group_weights(log_weight: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+    r"""K e^{ℓ_i} / Σ_j e^{ℓ_j} over the group: self-normalised importance weights, of mean 1 in a group."""
+    weight = (log_weight - _extreme(log_weight, group, "amax")).exp()
+    return weight / _mean(weight, group)
+
+
+def log_partition(reward: Float[Tensor, " N"], group: Int[Tensor, " N"], psi: float) -> Float[Tensor, " N"]:
+    r"""A_i = r_i − (1/ψ) log mean_{j≠i} e^{ψ r_j}: ψ A_i estimates log of e^{ψ r_i} / Z, the tilt by ψ.
+
+    The estimate of Z leaves r_i out; one that includes it would shrink the target. A group of one has A = 0.
+    """
+    value = reward.double()
+    gap = torch.zeros_like(value)
+    for members in (group == number for number in torch.unique(group)):
+        own = value[members]
+        if len(own) > 1:
+            others = own.expand(len(own), -1)[~torch.eye(len(own), dtype=torch.bool)].view(len(own), -1)
+            peak = others.amax(1, keepdim=True)
+            mean = (psi * (others - peak)).exp().mean(1)
+            gap[members] = own - peak.squeeze(1) - mean.log() / psi
+    return gap.to(reward.dtype)
 
 
 def best_and_worst(reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
@@ -89,8 +112,3 @@ def _extreme(value: Tensor, group: Int[Tensor, " N"], which: str) -> Tensor:
 
 def _tied(reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
     return _extreme(reward, group, "amax") == _extreme(reward, group, "amin")
-
-
-def _softmax(tilt: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
-    weight = (tilt - _extreme(tilt, group, "amax")).exp()
-    return weight / (_mean(weight, group) * _size(group))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dtm.config import IteratingConfig, MethodConfig, RunConfig
 from dtm.losses import AdaptiveControl
-from dtm.masking import Masking
+from dtm.masking import Masking, MaskPlan
 from dtm.methods.advantages import centred
 from dtm.models.policy import Policy
 from dtm.records import Loss, MaskedStates, Phase, Weights
@@ -57,6 +57,23 @@ class Method(ABC):
         return False
 
     @property
+    def ratio_plan(self) -> MaskPlan | None:
+        """Masks under which log π_0/π_a of new rollouts is measured once; `credit` then receives it.
+
+        None: it is not measured. Needs `reads_base`.
+        """
+        return None
+
+    @property
+    def scores_first(self) -> bool:
+        """Whether weights depend on the student through whole groups: an update then has two passes.
+
+        The first scores every sequence of the batch without gradient (`score`); `reweigh` makes credits of
+        the scores, whatever the micro-batches.
+        """
+        return False
+
+    @property
     def prompt_baseline(self) -> bool:
         """Whether weights e^{h(r − b)} subtract b, the mean reward of the prompt's other completions."""
         return False
@@ -85,6 +102,14 @@ class Method(ABC):
     def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
         """A_i of every rollout of a buffer; by default the reward minus the mean of its group."""
         return centred(reward, group)
+
+    def score(self, policy: Policy, states: MaskedStates) -> Float[Tensor, " S"]:
+        """A number for each sequence under the current student; read if `scores_first`."""
+        raise NotImplementedError(f"{type(self).__name__} scores first: override score and reweigh")
+
+    def reweigh(self, weights: Weights, score: Float[Tensor, " S"]) -> Weights:
+        """The weights of a batch with the credits that follow from the scores of all its sequences."""
+        raise NotImplementedError(f"{type(self).__name__} scores first: override score and reweigh")
 
     @abstractmethod
     def masks(self, block: int | None, end_id: int) -> Masking:

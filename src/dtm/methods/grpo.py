@@ -1,4 +1,4 @@
-"""The loss that diffu-GRPO and UniGRPO share; they differ in what is masked and in how tokens weigh."""
+"""The loss that methods with token ratios share; they differ in what is masked and in how tokens weigh."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ def clipped_tokens(
     share: Float[Tensor, "S M L"],
     credit: Float[Tensor, " S"],
     epsilon: float,
-    beta: float,
+    beta: float = 0.0,
+    old: Float[Tensor, "S M L"] | None = None,
 ) -> Loss:
     r"""Σ share · [ −min(ρ A, clip(ρ, 1−ε, 1+ε) A) + β (e^d − d − 1) ] over the tokens of some sequences.
 
     ``score`` is log π_θ of each token, ρ = π_θ/π_a and d = log π_0/π_θ; π_0 is asked only if β > 0.
+    ``old`` is log π_a of each token where it is known; None: it is asked.
     """
     advantage = credit[:, None, None].expand_as(score)
-    log_ratio = score - token_scores(policy.log_pi_a(states), states)
+    log_ratio = score - (token_scores(policy.log_pi_a(states), states) if old is None else old)
     value = -(share * clipped(log_ratio, advantage, epsilon)).sum()
     metrics = {"clipped": (share * is_clipped(log_ratio, advantage, epsilon)).sum()}
     if beta > 0:

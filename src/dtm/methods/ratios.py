@@ -1,4 +1,4 @@
-r"""The pieces of a policy gradient: clipped ratios and an estimate of KL, of tokens or of sequences."""
+r"""The pieces of a policy gradient: clipped ratios and estimates of KL, of tokens or of sequences."""
 
 from __future__ import annotations
 
@@ -32,3 +32,11 @@ def is_clipped(
 def k3(log_ratio: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     r"""e^d − d − 1, d = log π_ref − log π_θ: never negative, and unbiased for KL(π_θ ‖ π_ref) if x ~ π_θ."""
     return torch.expm1(log_ratio) - log_ratio
+
+
+def k2(log_ratio: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+    r"""½ d², d = log π_θ − log π_ref: biased for KL(π_θ ‖ π_ref), but with its gradient if x ~ π_θ.
+
+    ∇ E_θ[½ d²] with the law of x held fixed is E_θ[d ∇ log π_θ] = ∇ KL; it grows only quadratically in d.
+    """
+    return log_ratio.square() / 2

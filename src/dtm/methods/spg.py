@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
 import torch
@@ -12,9 +13,9 @@ from torch import Tensor
 from dtm.config import IteratingConfig
 from dtm.config.method import AT_LEAST_ONE, POSITIVE, SHARE, SHARE_BELOW_1, Preset, check_fields
 from dtm.masking import ActiveBlock, FullMask, Masking, MaskPlan, Planned, UniformCount
-from dtm.methods.advantages import ADVANTAGES, AdvantageName
+from dtm.methods.advantages import ADVANTAGES, AdvantageName, group_weights
 from dtm.methods.base import Changes, Method
-from dtm.methods.surrogates import by_sequence, elbo, eubo, mixture, token_scores
+from dtm.methods.surrogates import bounds, by_sequence, elbo, eubo, mixture, token_scores
 from dtm.models.policy import Policy
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
@@ -44,6 +45,12 @@ class SPGConfig(IteratingConfig):
     """Chance that a token of the prompt or of an earlier block is hidden."""
     advantage: AdvantageName = "mean"
     """A: reward less the group's mean, its z-score, or less the mean of the others."""
+    self_normalise: bool = False
+    """StableDRL: weigh completions by the group's softmax of log π_θ/π_a, for another pass per update."""
+    cap: float = 5.0
+    """With self-normalise: ratios π_θ/π_a above this count as this."""
+    ratio: Literal["per-token", "sequence"] = "per-token"
+    """With self-normalise: the mean log-ratio of the scored tokens, as published, or of the whole bounds."""
 
     def __post_init__(self) -> None:
         check_fields(
@@ -54,6 +61,7 @@ class SPGConfig(IteratingConfig):
             upper_beta=POSITIVE,
             mix=SHARE,
             prompt_noise=SHARE_BELOW_1,
+            cap=POSITIVE,
         )
 
 
@@ -63,6 +71,8 @@ class SPG(Method):
 
     Both from m masks of each completion (`surrogates`). A plain policy gradient: no ratio, no clip, no KL,
     and from the second update on off-policy. Whether the upper one is a bound: docs/decisions.md.
+    With ``self_normalise`` A_i counts K w_i times, w = softmax over the group of min(log π_θ/π_a, log C): a
+    convex combination of the A_i ∇E_i, whatever the ratios (StableDRL, arXiv 2603.06743).
     """
 
     Config = SPGConfig
@@ -72,6 +82,25 @@ class SPG(Method):
     def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
         """A_i."""
         return ADVANTAGES[self.config.advantage](reward, group)
+
+    @property
+    def scores_first(self) -> bool:
+        """For the ratios of whole groups."""
+        return self.config.self_normalise
+
+    def score(self, policy: Policy, states: MaskedStates) -> Float[Tensor, " S"]:
+        """log π_θ/π_a of each sequence, per scored token or of whole bounds; both see the same masks."""
+        new, old = policy.log_pi(states), policy.log_pi_a(states)
+        if self.config.ratio == "sequence":
+            return bounds(new, states) - bounds(old, states)
+        change = token_scores(new, states) - token_scores(old, states)
+        count = by_sequence(states.eligible, states).sum((1, 2)).clamp(min=1)
+        return change.sum((1, 2)) / count
+
+    def reweigh(self, weights: Weights, score: Float[Tensor, " S"]) -> Weights:
+        """A_i times K w_i; 1 at π_θ = π_a."""
+        factor = group_weights(score.clamp(max=math.log(self.config.cap)), weights.group)
+        return replace(weights, credit=weights.credit * factor.to(weights.credit.dtype))
 
     @property
     def rows_per_rollout(self) -> int:

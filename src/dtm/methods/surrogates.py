@@ -40,10 +40,22 @@ def by_sequence(values: Tensor, states: MaskedStates) -> Tensor:
 def elbo(score: Float[Tensor, "S M L"], weight: Float[Tensor, "S M"]) -> Float[Tensor, " S"]:
     r"""(1/M) Σ_τ w_τ Σ_{k∈S_τ} log π(x_k | x_τ).
 
-    Over `UniformCount` the evidence bound without bias; over `FullMask` the one-step, mean-field sum of d1
-    and wd1; over `Quadrature` GDPO's rule; over `TraceSegments` the likelihood of the decoder's own steps.
+    Over `UniformCount` and `Coupled` the evidence bound without bias; over `FullMask` the one-step sum of d1
+    and wd1; over `Quadrature` GDPO's rule; over `TraceSegments` and `SampledSteps` the likelihood of the
+    decoder's own steps; over `LeftToRight` that of decoding from left to right.
     """
     return (weight.to(score.dtype) * score.sum(-1)).mean(-1)
+
+
+def bounds(log_pi: Float[Tensor, "N V"], states: MaskedStates) -> Float[Tensor, " S"]:
+    """`elbo` of every sequence, from log π at the scored positions and the weights of the masks."""
+    return elbo(token_scores(log_pi, states), by_sequence(states.row_weight, states))
+
+
+def pair_bounds(log_pi: Float[Tensor, "N V"], states: MaskedStates) -> Float[Tensor, "S J"]:
+    """The estimate of each pair of coupled masks (`Coupled`): the mean of its two rows."""
+    rows = by_sequence(states.row_weight, states) * token_scores(log_pi, states).sum(-1)
+    return rows.view(states.sequences, -1, 2).mean(-1)
 
 
 def eubo(

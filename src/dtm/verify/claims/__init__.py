@@ -13,12 +13,14 @@ from dtm.verify.claims import (  # noqa: F401  (importing a module enrols its cl
     annealing,
     bounds,
     decoding,
+    fixed_points,
     groups,
     likelihoods,
     masking,
     minimiser,
     numerics,
     steering,
+    trajectories,
     variance,
 )
 from dtm.verify.claims.check import CLAIMS, Check, Claim

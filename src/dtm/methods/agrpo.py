@@ -1,0 +1,100 @@
+"""AGRPO (arXiv 2510.04019): the policy gradient of the decoder's own steps, a few of them drawn at random."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dtm.config import IteratingConfig
+from dtm.config.method import AT_LEAST_ONE, BETWEEN_0_AND_1, POSITIVE, Preset, Rule, check_fields
+from dtm.masking import Masking, Planned, SampledSteps
+from dtm.methods.advantages import ADVANTAGES, AdvantageName
+from dtm.methods.base import Changes, Method
+from dtm.methods.grpo import clipped_tokens
+from dtm.methods.surrogates import by_sequence, token_scores
+from dtm.models.policy import Policy
+from dtm.records import Loss, MaskedStates, Phase, Weights
+
+POSITIVE_SHARE: Rule = (lambda value: 0 < value <= 1, "lie in (0, 1]")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AGRPOConfig(IteratingConfig):
+    """AGRPO: token ratios at some of the states that the decoder went through, importance-weighted."""
+
+    name: str = "agrpo"
+    preset: Preset = "fixed"
+    """published: the mean over a completion's decoding steps instead of the sum."""
+    updates: int = 1
+    """μ, updates on one set of rollouts."""
+    steps: int = 24
+    """Decoding steps drawn of each completion; each is a row."""
+    even: float = 0.2
+    """Share of the draws that all steps have alike; the rest goes to steps in proportion to −log π_a of their
+    tokens (published: to the entropy). 1: uniform."""
+    temperature: float = 1.0
+    """Temperature at which log π is taken: that of the decoder."""
+    epsilon: float = 0.2
+    """ε, how far a ratio may leave 1."""
+    advantage: AdvantageName = "mean"
+    """A: reward less the group's mean, its z-score, or less the mean of the others."""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            "method",
+            self,
+            updates=AT_LEAST_ONE,
+            steps=AT_LEAST_ONE,
+            even=POSITIVE_SHARE,
+            temperature=POSITIVE,
+            epsilon=BETWEEN_0_AND_1,
+        )
+
+
+@final
+class AGRPO(Method):
+    r"""−(1/(N L)) Σ_i (1/M) Σ_s (1/p_s) Σ_{k revealed at s} min(ρ A_i, clip(ρ, 1−ε, 1+ε) A_i),  s ~ p.
+
+    ρ = π_θ/π_a at the state before step s (`SampledSteps`), at the decoder's temperature. Its mean over the
+    draws is the sum over all steps, so that with a random order of decoding the gradient is that of E[r];
+    where the order follows the model's confidence, the order's own dependence on θ is left out.
+    """
+
+    Config = AGRPOConfig
+    config: AGRPOConfig
+    knobs: ClassVar[tuple[Changes, ...]] = ({"updates": 4}, {"steps": 8})
+
+    @property
+    def rows_per_rollout(self) -> int:
+        """Steps drawn."""
+        return self.config.steps
+
+    def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+        """A_i."""
+        return ADVANTAGES[self.config.advantage](reward, group)
+
+    def masks(self, block: int | None, end_id: int) -> Masking:
+        """States that the decoder went through."""
+        published = self.config.preset == "published"
+        return Planned(SampledSteps(self.config.steps, self.config.even, mean=published), end_id)
+
+    def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
+        """Summed over sequences, divided by those of the batch and, unless as published, by the length."""
+        score = self._scores(policy.log_pi(states), states)
+        # In the only update of an iteration the student is π_a, and its own scores spare a pass.
+        on_policy = self.config.updates == 1
+        old = score.detach() if on_policy else self._scores(policy.log_pi_a(states), states)
+        share = by_sequence(states.row_weight[:, None] * states.eligible, states) / states.batch_rows
+        if self.config.preset == "fixed":
+            share = share / states.length
+        return clipped_tokens(policy, states, score, share, weights.credit, self.config.epsilon, old=old)
+
+    def _scores(self, log_pi: Float[Tensor, "N V"], states: MaskedStates) -> Float[Tensor, "S M L"]:
+        """log π of each scored token at the decoder's temperature."""
+        tempered = (
+            log_pi if self.config.temperature == 1 else (log_pi / self.config.temperature).log_softmax(-1)
+        )
+        return token_scores(tempered, states)

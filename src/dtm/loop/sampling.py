@@ -121,7 +121,8 @@ class Sampling:
         """Measure π_a on the held-out prompts; this is not charged."""
         with self.placement.autocast(), self.policy.gathered():
             collector = self._loaded(self.evaluator)
-            result = evaluate(collector, self.config.evaluation, self.placement.device)
+            model = self.policy.pi_a(self.evaluator.decoder.fp8)
+            result = evaluate(collector, self.config.evaluation, self.placement.device, model)
         self.evaluator.cost()  # not charged
         return result
 

@@ -285,6 +285,7 @@ class Trainer:
             cause=self.loop.cause(replay.ess, found, on_buffer),
             reward=float(replay.rollouts.reward.mean()),
             reason=reason,
+            peak_memory=max(progress.peak_memory, peak_memory(self.device)),
         )
         self.policy.promote()
         self.replay = self.meter = None
@@ -316,7 +317,7 @@ class Trainer:
         progress.measured_at = self._spent_share()
         self._emit("evaluation", **row)
         drawn = {"prompts": result.prompts, "completions": result.completions, "rewards": result.rewards}
-        self._emit("samples", tilt=progress.tilt, **drawn)
+        self._emit("samples", tilt=progress.tilt, **drawn, replays=result.replays)
 
     def _warm_up(self) -> None:
         """Compile kernels before the clock starts, by passes whose results are discarded.

@@ -1,0 +1,82 @@
+"""Recorded reveals: the states that the engine saw are rebuilt from the steps alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from dtm.engine.collect import Collector
+from dtm.evaluation import replay
+from dtm.evaluation.evaluate import evaluate
+from dtm.loop.assemble import assemble
+from dtm.models.merging import for_decoding
+
+
+@pytest.fixture(scope="module")
+def recorded(tiny):
+    """An evaluation of the tiny base with its replays."""
+    assembly = assemble(tiny)
+    engine = assembly.engine(assembly.decoder.without_shortcuts)
+    model = for_decoding(assembly.base.eval(), False)
+    engine.load(model)
+    collector = Collector(assembly.task, assembly.scorer, engine)
+    return assembly, model, evaluate(collector, tiny.evaluation, torch.device("cpu"), model), collector
+
+
+def test_one_completion_of_each_of_the_first_prompts_is_recorded(recorded):
+    assembly, _, result, _ = recorded
+    assert [one["row"] for one in result.replays] == [0, 2, 4, 6]  # two completions of each of four prompts
+    for one in result.replays:
+        cells = [text for text in one["tokens"] if text]
+        assert " ".join(cells) == replay.as_text(result.completions[one["row"]])
+        assert len(one["tokens"]) == len(one["steps"]) == assembly.task.completion_length
+        assert sorted(set(one["steps"])) == list(range(max(one["steps"]) + 1))
+
+
+def test_a_tokens_confidence_is_the_probability_that_the_rebuilt_state_gives_it(recorded, monkeypatch):
+    """The engine's own log-probability, and the model's at the state rebuilt here, are the same number."""
+    assembly, model, result, collector = recorded
+    monkeypatch.setattr(replay, "ALTERNATIVES", model.vocab_size)
+    monkeypatch.setattr(replay, "TOGETHER", 2)  # several passes
+    again = evaluate(collector, assembly.config.evaluation, torch.device("cpu"), model)
+    for one in again.replays:
+        for text, sure, options in zip(one["tokens"], one["confidence"], one["alternatives"], strict=True):
+            if text:  # one text stands for several special tokens
+                assert dict(map(tuple, options))[text] == pytest.approx(sure, abs=2e-4)
+            assert math.isclose(sum(p for _, p in options), 1, abs_tol=0.02)
+    assert again.completions == result.completions
+
+
+def test_alternatives_come_with_the_most_likely_first(recorded):
+    _, _, result, _ = recorded
+    for one in result.replays:
+        for options in one["alternatives"]:
+            chances = [p for _, p in options]
+            assert chances == sorted(chances, reverse=True)
+            assert len(options) == replay.ALTERNATIVES
+
+
+def test_long_completions_are_recorded_for_fewer_prompts(recorded, monkeypatch):
+    assembly, model, _, collector = recorded
+    monkeypatch.setattr(replay, "STATES", 1)
+    found = evaluate(collector, assembly.config.evaluation, torch.device("cpu"), model)
+    assert len(found.replays) == replay.FEWEST
+
+
+def test_a_task_that_cannot_read_one_token_shows_numbers(recorded, monkeypatch):
+    task = recorded[0].task
+
+    def read(completions):
+        raise IndexError("too short")
+
+    monkeypatch.setattr(task, "read", read)
+    assert replay.token_texts(task, torch.tensor([7, 3, 7])) == ["7", "3", "7"]
+
+
+def test_an_engine_without_reveal_steps_records_nothing(make_rollouts, recorded):
+    assembly, model, _, _ = recorded
+    rollouts = make_rollouts([0.0], [0])
+    rollouts.revealed_at.fill_(-1)
+    assert replay.record(model, assembly.task, rollouts) == []

@@ -37,6 +37,7 @@ from dtm.models.transformer import Transformer
 from dtm.models.weights import save_weights
 from dtm.random import derived_seed, stream
 from dtm.recipes import recipe
+from dtm.report.page.write import RunPage
 from dtm.report.run import write_report
 from dtm.runs.bases import SOURCES, check_base, find_base
 from dtm.runs.checkpoint import has_checkpoint
@@ -180,7 +181,8 @@ def train(
     ):
         with Interrupts() as interrupts:
             group.by_first(lambda: _note_start(folder, config, identity))
-            writers = (JsonLines(folder.metrics), SampleFiles(folder.samples)) if group.is_first else ()
+            page = RunPage(folder)  # after the files that it is made from
+            writers = (JsonLines(folder.metrics), SampleFiles(folder.samples), page)
             trainer = Trainer(
                 assembly,
                 callbacks=[*writers, *callbacks] if group.is_first else [],
@@ -197,6 +199,7 @@ def train(
         tuned = trainer.policy.tuned()
         group.by_first(lambda: _save(tuned, trainer.policy.lora, config, folder))
         group.by_first(lambda: write_report(folder, assembly, progress))
+        group.by_first(page.write)
     return Run(folder, model, reward)
 
 

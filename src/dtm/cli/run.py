@@ -75,7 +75,8 @@ def _show_run(folder: RunFolder) -> int:
         found = summary.get("outcome", {"kind": "learnt", "text": ""})  # earlier releases did not write it
         Console().print(summary_table(summary))
         figures = ", ".join(str(path) for path in sorted(folder.figures.glob("*.png")))
-        print(f"run:     {folder.path}\nmodel:   {folder.model}\nfigures: {figures}\n{sentence(found)}")
+        print(f"run:     {folder.path}\nmodel:   {folder.model}\npage:    {folder.page}\nfigures: {figures}")
+        print(sentence(found))
         return 0 if found["kind"] == "learnt" else NOTHING_LEARNT
 
 
@@ -269,7 +270,9 @@ def sweep(arguments: list[str]) -> int:
         sweep_rows,
         sweep_table,
     )
-    from dtm.runs.folder import RUNS, environment
+    from dtm.report.page.data import Subject
+    from dtm.report.page.write import write_pages
+    from dtm.runs.folder import PAGE, RUNS, environment
     from dtm.writing import write_json, write_text
 
     out, seeds = options.out or RUNS / f"{options.recipe}-sweep", range(options.seeds)
@@ -285,6 +288,9 @@ def sweep(arguments: list[str]) -> int:
     write_text(out / "sweep.md", sweep_markdown(rows, seeds))
     Console().print(sweep_table(rows, seeds))
     print(f"runs: {out}\nresults: {out / 'sweep.json'}, sweep.csv and sweep.md beside it")
+    pairs = [(name, f"{name}-{seed}") for name in settings for seed in seeds]
+    page = write_pages([Subject(runs[run].folder, run, name) for name, run in pairs], out / PAGE)
+    print(f"page: {page}")
     return 0
 
 

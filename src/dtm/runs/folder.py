@@ -7,6 +7,7 @@ metrics.jsonl     one object for every event
 samples/          completions with rewards, from each evaluation
 checkpoints/      step-N, complete or absent
 figures/          made from metrics.jsonl and samples/
+report.html       the page of the run, made from the same files
 model/            the tuned model, with a card
 summary.json      base, tuned and best possible
 """
@@ -36,6 +37,7 @@ from dtm.writing import write_json, write_text
 
 RUNS = Path("runs")
 ENVIRONMENT = "environment.json"
+PAGE = "report.html"
 STARTING = {LOCK, f".{ENVIRONMENT}.partial", ENVIRONMENT, ".config.yaml.partial"}
 """Files of a start that was killed before it made a run."""
 
@@ -123,6 +125,11 @@ class RunFolder:
     def figures(self) -> Path:
         """PNG files."""
         return self.path / "figures"
+
+    @property
+    def page(self) -> Path:
+        """Curves, samples and the denoising movie as one HTML file."""
+        return self.path / PAGE
 
     @property
     def summary(self) -> Path:

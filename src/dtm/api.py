@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +40,7 @@ from dtm.random import derived_seed, stream
 from dtm.recipes import recipe
 from dtm.report.page.write import RunPage
 from dtm.report.run import write_report
+from dtm.report.trackers import Track, require_tracker
 from dtm.runs.bases import SOURCES, check_base, find_base
 from dtm.runs.checkpoint import has_checkpoint
 from dtm.runs.events import Callback, JsonLines, SampleFiles, read_events
@@ -143,6 +145,7 @@ def train(
     out: str | Path | None = None,
     resume: Resume = False,
     callbacks: Sequence[Callback] = (),
+    track: str | None = None,
 ) -> Run:
     """Tune a recipe's base model towards a reward; the result lies in a folder of its own.
 
@@ -156,10 +159,13 @@ def train(
         resume: Continue the run in ``out`` (or the recipe's latest); a finished one is returned as it is.
             ``"auto"``: if there is one (without ``out``, an unfinished one), else start.
         callbacks: Called with every `Event` of the run, in the first process if there are several.
+        track: "tensorboard", "wandb" or "trackio": send the same numbers and samples there.
 
     On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
     """
     require(reward is None or callable(reward), f"reward must be a function, got {reward!r}")
+    if track is not None:
+        require_tracker(track)
     given = {"method": method, "task": task, "model": model, "reward": reward}
     assembly, found = _start(config, "train", out, resume, **given)
     if found is not None and found.is_finished:
@@ -178,11 +184,16 @@ def train(
     with (
         held(found, config, "train", out, group) as folder,
         with_remedy(folder, _command(folder, config, "train", given)),
+        ExitStack() as stack,
     ):
         with Interrupts() as interrupts:
             group.by_first(lambda: _note_start(folder, config, identity))
             page = RunPage(folder)  # after the files that it is made from
-            writers = (JsonLines(folder.metrics), SampleFiles(folder.samples), page)
+            writers = [JsonLines(folder.metrics), SampleFiles(folder.samples), page]
+            if track is not None and group.is_first:
+                tracker = Track(track, folder, config)
+                stack.callback(tracker.close)
+                writers.append(tracker)
             trainer = Trainer(
                 assembly,
                 callbacks=[*writers, *callbacks] if group.is_first else [],

@@ -45,6 +45,10 @@ def train(arguments: list[str]) -> int:
     from dtm.loop.assemble import assemble
     from dtm.loop.plan import training_plan
 
+    if options.track is not None:
+        from dtm.report.trackers import require_tracker
+
+        require_tracker(options.track)
     assembly = assemble(config)
     if options.dry_run:
         return _dry_run(assembly, training_plan(assembly))
@@ -57,7 +61,13 @@ def train(arguments: list[str]) -> int:
     if options.found is None:
         print_estimate(assembly)
     with Display(config, assembly.loop) as display:
-        run = api.train(assembly, out=options.out, resume=options.found is not None, callbacks=[display])
+        run = api.train(
+            assembly,
+            out=options.out,
+            resume=options.found is not None,
+            callbacks=[display],
+            track=options.track,
+        )
     return _show_run(run.folder) if run.is_finished else _stopped(run, "train")
 
 
@@ -158,6 +168,10 @@ def _parse_run(
     add_resume(own.add_argument, "recipe's")
     add_threads(own.add_argument)
     own.add_argument("--dry-run", action="store_true", help="print the resolved plan and stop")
+    if command == "train":
+        own.add_argument(
+            "--track", metavar="NAME", help="tensorboard, wandb or trackio: send the numbers there"
+        )
     own.add_argument("--processes", type=int, metavar="N", help=PROCESSES_HELP)  # taken by `dtm.cli.main`
     options, flags = parser.parse_known_args(join_resume(arguments))
 
@@ -199,6 +213,7 @@ options
   --config FILE             YAML file with fields to change; `dtm recipes show NAME` prints one
   --threads N               threads of the CPU (default: as many as cores are free, or OMP_NUM_THREADS)
   --dry-run                 print the resolved plan and stop
+  --track NAME              send the numbers of a training to tensorboard, wandb or trackio too
   --processes N             processes on this machine, one for each GPU; several machines: torchrun
   --method NAME             the method: a name below, or path/to/file.py:Class
   --task KIND               the task: its kind, or path/to/file.py:Class

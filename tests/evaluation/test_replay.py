@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from dtm.engine.collect import Collector
 from dtm.evaluation import replay
-from dtm.evaluation.evaluate import evaluate
+from dtm.evaluation.evaluate import evaluate, held_out
 from dtm.loop.assemble import assemble
 from dtm.models.merging import for_decoding
 
@@ -56,6 +57,31 @@ def test_alternatives_come_with_the_most_likely_first(recorded):
             chances = [p for _, p in options]
             assert chances == sorted(chances, reverse=True)
             assert len(options) == replay.ALTERNATIVES
+
+
+def test_the_kl_to_the_base_is_that_of_the_whole_distributions_along_the_way(recorded):
+    assembly, model, _, collector = recorded
+    base = for_decoding(assembly.base, False)
+    noise = torch.Generator().manual_seed(0)
+    other = copy.deepcopy(base)
+    for weight in other.parameters():
+        weight.data += 0.05 * torch.randn(weight.shape, generator=noise)
+    prompts = held_out(assembly.task, assembly.config.evaluation)
+    rollouts = collector.collect(prompts, 1, 0.0, seed=3).rollouts
+    found = replay.record(model, assembly.task, rollouts, other)
+    assert replay.mean_divergence(replay.record(model, assembly.task, rollouts, model)) == 0
+    for one in found:
+        total, row = 0.0, one["row"]
+        places = rollouts.is_completion[row].nonzero().squeeze(1)
+        for step in set(one["steps"]):
+            hidden = rollouts.is_completion[row] & (rollouts.revealed_at[row] >= step)
+            state = rollouts.tokens[row].masked_fill(hidden, model.mask_id)[None]
+            now = places[torch.tensor(one["steps"]) == step]
+            p, q = (each(state, None, now).double() for each in (model, other))
+            total += float((p.exp() * (p - q)).sum())
+        assert total > 0
+        assert one["kl"] == pytest.approx(total, rel=1e-3, abs=1e-4)
+    assert replay.mean_divergence([]) is None
 
 
 def test_long_completions_are_recorded_for_fewer_prompts(recorded, monkeypatch):

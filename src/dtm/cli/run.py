@@ -84,8 +84,7 @@ def _show_run(folder: RunFolder) -> int:
         summary = Run(folder).summary
         found = summary.get("outcome", {"kind": "learnt", "text": ""})  # earlier releases did not write it
         Console().print(summary_table(summary))
-        figures = ", ".join(str(path) for path in sorted(folder.figures.glob("*.png")))
-        print(f"run:     {folder.path}\nmodel:   {folder.model}\npage:    {folder.page}\nfigures: {figures}")
+        print(f"run:     {folder.path}\nmodel:   {folder.model}\npage:    {folder.page}")
         print(sentence(found))
         return 0 if found["kind"] == "learnt" else NOTHING_LEARNT
 

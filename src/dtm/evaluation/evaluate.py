@@ -47,11 +47,16 @@ def evaluation_decoder(decoder: Decoder, config: EvaluationConfig) -> Decoder:
 
 
 def evaluate(
-    collector: Collector, config: EvaluationConfig, device: torch.device, model: Denoiser | None = None
+    collector: Collector,
+    config: EvaluationConfig,
+    device: torch.device,
+    model: Denoiser | None = None,
+    base: Denoiser | None = None,
 ) -> Evaluation:
     """Complete the held-out prompts with the collector's engine and measure the completions.
 
-    With the ``model`` that the engine has loaded, the reveals of a few completions are recorded too.
+    With the ``model`` that the engine has loaded, the reveals of a few completions are recorded too, and with
+    its ``base`` the KL between the two along them.
     """
     prompts = held_out(collector.task, config)
     seed = derived_seed(EVALUATION_SEED, "evaluation")
@@ -69,5 +74,5 @@ def evaluate(
         collected.prompts,
         collected.completions,
         rollouts.reward.tolist(),
-        [] if model is None else record(model, collector.task, rollouts),
+        [] if model is None else record(model, collector.task, rollouts, base),
     )

@@ -6,6 +6,7 @@ model, one row for each decoding step: exact passes over whole rows, also where 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,11 +30,14 @@ ALTERNATIVES = 4
 
 
 @torch.no_grad()
-def record(model: Denoiser, task: Task, rollouts: Rollouts) -> list[dict[str, Any]]:
+def record(
+    model: Denoiser, task: Task, rollouts: Rollouts, base: Denoiser | None = None
+) -> list[dict[str, Any]]:
     """The reveals of the first completion of a few prompts, as plain values for JSON.
 
     Each has "row" (its place among the rollouts), "tokens" as text, "steps", "confidence" (the probability of
-    the token when it was revealed, at temperature 1) and "alternatives" [[text, probability], …].
+    the token when it was revealed, at temperature 1) and "alternatives" [[text, probability], …]; with a
+    ``base`` also "kl", the nats by which the model's predictions along the way differ from the base's.
     """
     steps = int(rollouts.revealed_at.max()) + 1 if len(rollouts) else 0
     if steps < 1:  # an engine that does not say when
@@ -42,13 +46,21 @@ def record(model: Denoiser, task: Task, rollouts: Rollouts) -> list[dict[str, An
     for row, group in enumerate(rollouts.group.tolist()):
         first.setdefault(group, row)
     rows = list(first.values())[: min(PROMPTS, max(FEWEST, STATES // steps))]
-    return [_record(model, task, rollouts, row) for row in rows]
+    return [_record(model, task, rollouts, row, base) for row in rows]
 
 
-def _record(model: Denoiser, task: Task, rollouts: Rollouts, row: int) -> dict[str, Any]:
+def mean_divergence(replays: Sequence[Mapping[str, Any]]) -> float | None:
+    """KL to the base in nats per completion, the mean over recorded completions; None without a base."""
+    found = [replay["kl"] for replay in replays if "kl" in replay]
+    return sum(found) / len(found) if found else None
+
+
+def _record(
+    model: Denoiser, task: Task, rollouts: Rollouts, row: int, base: Denoiser | None
+) -> dict[str, Any]:
     places = rollouts.is_completion[row].nonzero().squeeze(1)[: task.completion_length]
     steps = rollouts.revealed_at[row, places]
-    likely, ids = alternatives(model, rollouts, row, places)
+    likely, ids, apart = alternatives(model, rollouts, row, places, base)
     texts = token_texts(task, torch.cat([rollouts.tokens[row, places], ids.flatten()]))
     options = iter(texts[len(places) :])
     return {
@@ -57,13 +69,16 @@ def _record(model: Denoiser, task: Task, rollouts: Rollouts, row: int) -> dict[s
         "steps": steps.tolist(),
         "confidence": _rounded(rollouts.log_prob[row, places].exp()),
         "alternatives": [[[next(options), p] for p in _rounded(values)] for values in likely],
-    }
+    } | ({} if base is None else {"kl": round(apart, 5)})
 
 
 def alternatives(
-    model: Denoiser, rollouts: Rollouts, row: int, places: Int[Tensor, " C"]
-) -> tuple[Float[Tensor, "C K"], Int[Tensor, "C K"]]:
-    """The most likely tokens at each place just before it was revealed: probabilities and ids."""
+    model: Denoiser, rollouts: Rollouts, row: int, places: Int[Tensor, " C"], base: Denoiser | None = None
+) -> tuple[Float[Tensor, "C K"], Int[Tensor, "C K"], float]:
+    """The most likely tokens at each place just before it was revealed: probabilities and ids.
+
+    And Σ_i KL(π(· | x_t, i) ‖ π_0(· | x_t, i)) over these places, each at its own state; 0 without a base.
+    """
     tokens, revealed_at = rollouts.tokens[row], rollouts.revealed_at[row]
     steps, state_of = torch.unique(revealed_at[places], return_inverse=True)
     # The state before step s: what is revealed at s or later is still masked.
@@ -73,14 +88,18 @@ def alternatives(
     count = min(ALTERNATIVES, model.vocab_size)
     likely = torch.empty(len(places), count, device=tokens.device)
     ids = torch.empty(len(places), count, dtype=torch.long, device=tokens.device)
+    apart = torch.zeros((), device=tokens.device)
     for begin in range(0, len(states), TOGETHER):
         part = slice(begin, begin + TOGETHER)
         now = ((state_of >= begin) & (state_of < begin + TOGETHER)).nonzero().squeeze(1)
         at = (state_of[now] - begin) * len(tokens) + places[now]
-        log_pi = model(states[part], where_padded(attention[part]), at)
+        padding = where_padded(attention[part])
+        log_pi = model(states[part], padding, at)
+        if base is not None:
+            apart += (log_pi.exp() * (log_pi - base(states[part], padding, at))).sum()
         best = log_pi.topk(count, dim=1)
         likely[now], ids[now] = best.values.exp().float(), best.indices
-    return likely, ids
+    return likely, ids, float(apart)
 
 
 def token_texts(task: Task, ids: Int[Tensor, " N"]) -> list[str]:

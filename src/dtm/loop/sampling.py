@@ -122,7 +122,9 @@ class Sampling:
         with self.placement.autocast(), self.policy.gathered():
             collector = self._loaded(self.evaluator)
             model = self.policy.pi_a(self.evaluator.decoder.fp8)
-            result = evaluate(collector, self.config.evaluation, self.placement.device, model)
+            # Other weights than π_a's are whole in no process.
+            base = None if self.policy.sharded else self.policy.base
+            result = evaluate(collector, self.config.evaluation, self.placement.device, model, base)
         self.evaluator.cost()  # not charged
         return result
 

@@ -24,6 +24,7 @@ import torch
 from dtm.capacity.peak import forget_peak, peak_memory
 from dtm.config.budget import Budget, cooling_factor
 from dtm.errors import DivergedError, DtmWarning, RewardError, StorageError, require
+from dtm.evaluation.replay import mean_divergence
 from dtm.loop.assemble import Assembly
 from dtm.loop.learner import Learner
 from dtm.loop.ledger import Ledger
@@ -315,7 +316,8 @@ class Trainer:
             row["best"] = result.best
         progress.measured(row, recent=max(RECENT, self.config.evaluation.patience or 0))
         progress.measured_at = self._spent_share()
-        self._emit("evaluation", **row)
+        apart = mean_divergence(result.replays)
+        self._emit("evaluation", **row, **({} if apart is None else {"kl_to_base": apart}))
         drawn = {"prompts": result.prompts, "completions": result.completions, "rewards": result.rewards}
         self._emit("samples", tilt=progress.tilt, **drawn, replays=result.replays)
 

@@ -6,7 +6,7 @@ fingerprint.json  everything that decides its result apart from the method
 metrics.jsonl     one object for every event
 samples/          completions with rewards, from each evaluation
 checkpoints/      step-N, complete or absent
-figures/          made from metrics.jsonl and samples/
+figures/          the task's picture of the samples
 report.html       the page of the run, made from the same files
 model/            the tuned model, with a card
 summary.json      base, tuned and best possible
@@ -123,7 +123,7 @@ class RunFolder:
 
     @property
     def figures(self) -> Path:
-        """PNG files."""
+        """The task's picture of the samples, as PNG."""
         return self.path / "figures"
 
     @property

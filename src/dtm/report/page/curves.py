@@ -23,6 +23,7 @@ TITLES = {
     "reward_of_valid": "Reward of valid completions",
     "solved": "Puzzles solved",
     "length": "Tokens before the end",
+    "kl_to_base": "KL to the base, nats per completion",
 }
 
 

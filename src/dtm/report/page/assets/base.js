@@ -43,6 +43,9 @@ function number(value, format) {
   return size >= 100 ? value.toFixed(0) : value.toPrecision(3);
 }
 
+// Rewards stand below each other: all with three decimals.
+const reward = (value) => (Math.abs(value) < 1000 ? value.toFixed(3) : number(value));
+
 // A tick needs no zeros at its end.
 const tickText = (value, format) => number(value, format).replace(/(\.\d*?)0+(?=\D*$)/, "$1").replace(/\.(?=\D*$)/, "");
 

@@ -64,7 +64,7 @@ const mark = (right, text) => el("span", { class: right ? "yes" : "no" }, `${rig
 function arithmetic(picture) {
   const value = picture.value === null ? "has no value" : `= ${picture.value}`;
   return el("div", { class: "check" },
-    el("div", {}, visible(picture.expression || "no expression"), " ", value),
+    el("div", {}, picture.expression ? `${visible(picture.expression)} ${value}` : "no expression"),
     el("div", {}, mark(picture.solved, `target ${picture.target}`)),
     el("div", {}, mark(picture.uses, `numbers ${picture.numbers.join(", ")}`)));
 }

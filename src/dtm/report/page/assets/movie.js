@@ -83,7 +83,7 @@ function reel(run, replay, steps) {
     picture.replaceChildren(...[framePicture(run, replay, now, steps)].filter(Boolean));
   };
   const node = el("article", { class: "card reel", "aria-label": `${moment(run, replay)} model` },
-    el("figcaption", {}, el("h3", {}, moment(run, replay)), el("span", { class: "num" }, `reward ${number(replay.reward)}`)), picture, box, about);
+    el("figcaption", {}, el("h3", {}, moment(run, replay)), el("span", { class: "num" }, `reward ${reward(replay.reward)}`)), picture, box, about);
   return { node, show };
 }
 

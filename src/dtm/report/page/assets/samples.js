@@ -57,7 +57,7 @@ function sorted(rows, chosen) {
 
 function sampleRow(run, row) {
   return el("tr", { "data-reward": row.reward },
-    el("td", { class: "num", "data-name": "Reward" }, number(row.reward)),
+    el("td", { class: "num", "data-name": "Reward" }, reward(row.reward)),
     el("td", { "data-name": "Model" }, moment(run, row)),
     el("td", { class: "text-cell", "data-name": "Prompt" }, folded(row.prompt)),
     el("td", { class: "text-cell" }, el("div", { class: "sample" }, drawing(run.scene, row), textBox(row.completion))));

@@ -67,7 +67,7 @@ function movedSection(run) {
   if (!found || !(found.gained.length || found.lost.length)) return null;
   const list = (title, rows) => el("div", { class: "card" }, el("h3", {}, title), el("ul", {}, rows.map((row) => el("li", {},
     el("div", { class: "sample" }, drawing(run.scene, row), el("div", {}, el("div", { class: "note" }, visible(row.prompt.slice(-80))), textBox(row.completion))),
-    el("div", { class: "num" }, `${number(row.before, "share")} → ${number(row.after, "share")}`, el("div", { class: "note" }, `reward ${number(row.reward)}`))))));
+    el("div", { class: "num" }, `${number(row.before, "share")} → ${number(row.after, "share")}`, el("div", { class: "note" }, `reward ${reward(row.reward)}`))))));
   const note = `${number(found.share, "share")} of the answers to a prompt changed between the first and the latest evaluation (total variation of the samples, chance included).`;
   return section("moved", "Where mass moved", note, el("div", { class: "moves" }, list("Gained", found.gained), list("Lost", found.lost)));
 }

@@ -11,7 +11,7 @@ from dtm.config import EvaluationConfig
 from dtm.engine import Decoder
 from dtm.engine.collect import Collector
 from dtm.evaluation.length import effective_lengths
-from dtm.evaluation.replay import record
+from dtm.evaluation.reveals import record
 from dtm.models.denoiser import Denoiser
 from dtm.random import derived_seed, stream
 from dtm.records import Prompts
@@ -33,7 +33,7 @@ class Evaluation:
     completions: list[Any]
     rewards: list[float]
     replays: list[dict[str, Any]] = field(default_factory=list)
-    """How a few of the completions were unmasked (see `dtm.evaluation.replay`); none without a model."""
+    """How a few of the completions were unmasked (see `dtm.evaluation.reveals`); none without a model."""
 
 
 def held_out(task: Task, config: EvaluationConfig) -> Prompts:

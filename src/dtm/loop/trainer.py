@@ -24,7 +24,7 @@ import torch
 from dtm.capacity.peak import forget_peak, peak_memory
 from dtm.config.budget import Budget, cooling_factor
 from dtm.errors import DivergedError, DtmWarning, RewardError, StorageError, require
-from dtm.evaluation.replay import mean_divergence
+from dtm.evaluation.reveals import mean_divergence
 from dtm.loop.assemble import Assembly
 from dtm.loop.learner import Learner
 from dtm.loop.ledger import Ledger

@@ -17,7 +17,7 @@ from typing import Any, Protocol, final
 from dtm.config import RunConfig
 from dtm.config.serialise import leaves
 from dtm.errors import ConfigError, DtmWarning, nearest, require
-from dtm.evaluation.replay import as_text
+from dtm.evaluation.reveals import as_text
 from dtm.report.page.curves import is_number
 from dtm.report.page.data import clipped
 from dtm.report.page.samples import spread_out

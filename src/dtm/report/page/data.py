@@ -10,7 +10,7 @@ from typing import Any
 from dtm.config import RunConfig
 from dtm.config.budget import SPENT
 from dtm.errors import CheckpointError, DtmWarning, require
-from dtm.evaluation.replay import as_text
+from dtm.evaluation.reveals import as_text
 from dtm.report.page.advice import advice
 from dtm.report.page.curves import charts, is_number, tables
 from dtm.report.page.drawings import drawing, scene

@@ -7,7 +7,7 @@ from typing import Any
 
 from dtm.config import MazeConfig, RunConfig
 from dtm.errors import DtmError
-from dtm.evaluation.replay import as_text
+from dtm.evaluation.reveals import as_text
 from dtm.tasks.answers import countdown, sudoku
 from dtm.tasks.arithmetic import evaluate
 from dtm.tasks.maze import Maze

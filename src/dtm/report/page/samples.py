@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dtm.evaluation.replay import as_text
+from dtm.evaluation.reveals import as_text
 from dtm.runs.events import read_lines
 
 NAME = re.compile(r"step-(\d+)-tilt-([\d.]+)\.jsonl")

@@ -36,7 +36,8 @@ function number(value, format) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   if (value === 0) return format === "share" ? "0 %" : "0";
   if (format === "share") return `${(100 * value).toFixed(1)} %`;
-  if (format === "bytes") return value >= 2 ** 30 ? `${(value / 2 ** 30).toFixed(2)} GiB` : `${(value / 2 ** 20).toFixed(0)} MiB`;
+  if (format === "bytes" && value >= 2 ** 30) return `${(value / 2 ** 30).toFixed(2)} GiB`;
+  if (format === "bytes") return `${(value / 2 ** 20).toFixed(0)} MiB`;
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return value.toLocaleString("en");
   const size = Math.abs(value);
   if (size < 1e-3 || size >= 1e6) return value.toExponential(1).replace("e+", "e");

@@ -41,11 +41,13 @@ function scales(spec, series) {
   const room = (high - low || Math.abs(high) || 1) * 0.08;
   low = spec.zero && low === 0 ? 0 : low - room;
   high += room;
-  const left = Math.min(...all.map((point) => point.x));
-  const right = Math.max(...all.map((point) => point.x), left + 1e-9);
+  let left = Math.min(...all.map((point) => point.x));
+  let right = Math.max(...all.map((point) => point.x));
+  const alone = left === right ? left : null; // a single place stands in the middle
+  if (alone !== null) [left, right] = [alone - 1, alone + 1];
   const inner = { width: BOX.width - BOX.left - BOX.right, height: BOX.height - BOX.top - BOX.bottom };
   return {
-    low, high, left, right,
+    low, high, left, right, alone,
     x: (value) => BOX.left + ((value - left) / (right - left)) * inner.width,
     y: (value) => BOX.top + (1 - (value - low) / (high - low)) * inner.height,
   };
@@ -57,25 +59,28 @@ function chart(spec, runs, groups) {
   const scale = scales(spec, series);
   const readout = el("output", { class: "readout", "aria-live": "off" }, lastValues(spec, series));
   const cursor = svg("line", { class: "cursor", y1: BOX.top, y2: BOX.height - BOX.bottom, visibility: "hidden" });
-  const picture = svg("svg", { viewBox: `0 0 ${BOX.width} ${BOX.height}`, role: "img", tabindex: 0, "aria-label": spoken(spec, series) },
+  const size = `0 0 ${BOX.width} ${BOX.height}`;
+  const picture = svg("svg", { viewBox: size, role: "img", tabindex: 0, "aria-label": spoken(spec, series) },
     frame(spec, scale), series.map((one) => curve(one, scale)), cursor);
   follow(picture, cursor, readout, spec, series, scale);
-  return el("figure", { class: "card chart", "data-chart": spec.id }, el("figcaption", {}, el("h3", {}, spec.title)), readout, picture);
+  return el("figure", { class: "card chart", "data-chart": spec.id },
+    el("figcaption", {}, el("h3", {}, spec.title)), readout, picture);
 }
 
 function frame(spec, scale) {
   const bottom = BOX.height - BOX.bottom;
   const unit = spec.format === "bytes" ? 2 ** 20 : 1;
   const rows = niceTicks(scale.low / unit, scale.high / unit, 4).map((tick) => tick * unit);
-  const columns = niceTicks(scale.left, scale.right, 4);
+  const columns = scale.alone === null ? niceTicks(scale.left, scale.right, 4) : [scale.alone];
+  const across = (kind, y) => svg("line", { class: kind, x1: BOX.left, x2: BOX.width - BOX.right, y1: y, y2: y });
   return [
     rows.map((tick) => [
-      svg("line", { class: "axis", x1: BOX.left, x2: BOX.width - BOX.right, y1: scale.y(tick), y2: scale.y(tick) }),
+      across("axis", scale.y(tick)),
       svg("text", { x: BOX.left - 6, y: scale.y(tick) + 4, "text-anchor": "end" }, tickText(tick, spec.format)),
     ]),
     columns.map((tick) => svg("text", { x: scale.x(tick), y: bottom + 16, "text-anchor": "middle" }, tickText(tick))),
     spec.references.map((reference) => [
-      svg("line", { class: "reference", x1: BOX.left, x2: BOX.width - BOX.right, y1: scale.y(reference.value), y2: scale.y(reference.value) }),
+      across("reference", scale.y(reference.value)),
       svg("text", { x: BOX.left + 4, y: scale.y(reference.value) - 4 }, reference.label),
     ]),
   ].flat(2);
@@ -91,12 +96,14 @@ function curve(one, scale) {
     parts.push(svg("polygon", { class: "band", points: outline.join(" "), style: { fill: paint } }));
   }
   for (const p of ranged) {
-    parts.push(svg("line", { class: "whisker", x1: scale.x(p.x), x2: scale.x(p.x), y1: scale.y(p.low), y2: scale.y(p.high), style: { stroke: paint } }));
+    const ends = { x1: scale.x(p.x), x2: scale.x(p.x), y1: scale.y(p.low), y2: scale.y(p.high) };
+    parts.push(svg("line", { class: "whisker", ...ends, style: { stroke: paint } }));
   }
   const points = one.points.map((p) => at(p.x, p.y)).join(" ");
   parts.push(svg("polyline", { class: one.faint ? "curve faint" : "curve", points, style: { stroke: paint } }));
   if (one.dots && one.points.length <= 40) {
-    parts.push(...one.points.map((p) => svg("circle", { class: "point", cx: scale.x(p.x), cy: scale.y(p.y), r: 3, style: { fill: paint } })));
+    const dot = (p) => ({ class: "point", cx: scale.x(p.x), cy: scale.y(p.y), r: 3, style: { fill: paint } });
+    parts.push(...one.points.map((p) => svg("circle", dot(p))));
   }
   return parts;
 }

@@ -44,19 +44,22 @@ function flaws(scene, cells) {
 
 function sudoku(picture, tones) {
   const side = Math.sqrt(picture.puzzle.length);
+  const width = side * 10;
   const cells = [...picture.grid].map((digit, place) => {
-    const [row, column] = [Math.floor(place / side), place % side];
+    const [x, y] = [(place % side) * 10, Math.floor(place / side) * 10];
     const given = picture.puzzle[place] !== "0";
     const kind = picture.wrong.includes(place) ? "digit wrong" : given ? "digit given" : "digit";
-    const tone = tones && tones[place];
-    return svg("g", {},
-      svg("rect", { class: tone ? `floor ${tone.kind}` : "floor", x: column * 10, y: row * 10, width: 10, height: 10, "stroke-width": 0.3, style: tone ? { fill: tone.fill } : {} }),
-      svg("text", { class: kind, x: column * 10 + 5, y: row * 10 + 7.4, "text-anchor": "middle", style: { "font-size": "7px" } }, digit === "0" ? "·" : visible(digit)));
+    const tone = tones && tones[place] ? { fill: tones[place] } : {};
+    return [
+      svg("rect", { class: "floor", x, y, width: 10, height: 10, "stroke-width": 0.3, style: tone }),
+      svg("text", { class: kind, x: x + 5, y: y + 7.4, "text-anchor": "middle", style: { "font-size": "7px" } },
+        digit === "0" ? "·" : visible(digit)),
+    ];
   });
-  const half = (side * 10) / 2;
-  const bold = svg("path", { d: `M0 0h${side * 10}v${side * 10}h${-side * 10}zM${half} 0v${side * 10}M0 ${half}h${side * 10}`, style: { fill: "none", stroke: "var(--soft)", "stroke-width": 0.8 } });
+  const lines = `M0 0h${width}v${width}h${-width}zM${width / 2} 0v${width}M0 ${width / 2}h${width}`;
   const label = `Sudoku grid ${picture.grid}, ${picture.solved ? "solved" : `${picture.wrong.length} cells break a rule`}`;
-  return svg("svg", { class: "drawing", viewBox: `-1 -1 ${side * 10 + 2} ${side * 10 + 2}`, role: "img", "aria-label": label }, cells, bold);
+  return svg("svg", { class: "drawing", viewBox: `-1 -1 ${width + 2} ${width + 2}`, role: "img", "aria-label": label },
+    cells, svg("path", { class: "box", d: lines }));
 }
 
 const mark = (right, text) => el("span", { class: right ? "yes" : "no" }, `${right ? "✓" : "✗"} ${text}`);

@@ -23,13 +23,17 @@ function samplesSection(run) {
   heads();
   fill();
   const few = rows.length < total
-    ? `${rows.length.toLocaleString("en")} of ${total.toLocaleString("en")} samples: of the evaluations shown, evenly over the order of their rewards. The others are in samples/.`
+    ? `${number(rows.length)} of ${total.toLocaleString("en")} samples: of the evaluations shown, evenly over the order `
+      + "of their rewards. The others are in samples/."
     : `All ${total.toLocaleString("en")} samples of the evaluations.`;
   return section("samples", "Samples", few,
     el("div", { class: "controls" },
-      field("Text contains", "filter-text", "search", "text"), field("Reward from", "filter-low", "number", "low"), field("to", "filter-high", "number", "high"),
-      choice("Model", "filter-step", [["", "all"], ...steps], chosen.step ?? "", (value) => { chosen.step = value; fill(); }), count),
-    el("div", { class: "card scroll" }, el("table", { class: "samples" }, el("caption", { class: "skip" }, "Samples"), head, body)), more);
+      field("Text contains", "filter-text", "search", "text"),
+      field("Reward from", "filter-low", "number", "low"), field("to", "filter-high", "number", "high"),
+      choice("Model", "filter-step", [["", "all"], ...steps], chosen.step ?? "", (value) => set("step")({ target: { value } })),
+      count),
+    el("div", { class: "card scroll" },
+      el("table", { class: "samples" }, el("caption", { class: "skip" }, "Samples"), head, body)), more);
 }
 
 const COLUMNS = [["reward", "Reward"], ["step", "Model"], ["prompt", "Prompt"], ["completion", "Completion"]];
@@ -37,13 +41,18 @@ const COLUMNS = [["reward", "Reward"], ["step", "Model"], ["prompt", "Prompt"], 
 function headCell(name, text, chosen, sort) {
   const order = chosen.sort !== name ? "none" : chosen.down ? "descending" : "ascending";
   const arrow = order === "none" ? "" : chosen.down ? " ↓" : " ↑";
+  const id = `sort-${name}`;
+  const click = () => {
+    sort(name);
+    document.getElementById(id).focus();
+  };
   return el("th", { scope: "col", class: name === "reward" && "num", "aria-sort": order },
-    el("button", { type: "button", id: `sort-${name}`, onclick: () => { sort(name); document.getElementById(`sort-${name}`).focus(); } }, text + arrow));
+    el("button", { type: "button", id, onclick: click }, text + arrow));
 }
 
 function fits(row, chosen) {
   const wanted = (chosen.text || "").toLowerCase();
-  const bound = (text, fallback) => (text === undefined || text === "" || Number.isNaN(Number(text)) ? fallback : Number(text));
+  const bound = (text, fallback) => (text && Number.isFinite(Number(text)) ? Number(text) : fallback);
   return row.reward >= bound(chosen.low, -Infinity) && row.reward <= bound(chosen.high, Infinity)
     && (!chosen.step || row.step === Number(chosen.step))
     && (!wanted || `${row.prompt}\n${row.completion}`.toLowerCase().includes(wanted));
@@ -72,23 +81,32 @@ function folded(text) {
 function histogramSection(run) {
   const found = run.histogram;
   if (!found) return null;
-  const base = found.counts[0];
-  const share = (counts) => { const total = counts.reduce((a, b) => a + b, 0); return counts.map((count) => count / total); };
-  const most = Math.max(...found.counts.flatMap(share));
-  const figures = found.counts.map((counts, place) => histogram(run, found, place, share(counts), share(base), most));
-  return section("rewards", "Reward after each phase", "Share of the held-out samples by reward; the outline is the base.", el("div", { class: "grid" }, figures));
+  const shares = found.counts.map((counts) => {
+    const total = counts.reduce((sum, count) => sum + count, 0);
+    return counts.map((count) => count / total);
+  });
+  const figures = shares.map((_, place) => histogram(run, found, place, shares));
+  return section("rewards", "Reward after each phase", "Share of the held-out samples by reward; the outline is the base.",
+    el("div", { class: "grid" }, figures));
 }
 
-function histogram(run, found, place, shares, base, most) {
-  const [width, height, floor] = [340, 130, 108];
-  const step = width / shares.length;
-  const bar = (kind) => (share, index) => svg("rect", { class: kind, x: index * step + step * 0.12, width: step * 0.76, y: floor - (share / most) * 96, height: (share / most) * 96 },
-    svg("title", {}, `reward ${found.labels[index]}: ${number(share, "share")}`));
+function histogram(run, found, place, shares) {
+  const [width, floor, tallest] = [340, 108, 96];
+  const most = Math.max(...shares.flat());
+  const step = width / found.labels.length;
+  const bar = (kind) => (share, index) => {
+    const height = (share / most) * tallest;
+    return svg("rect", { class: kind, x: (index + 0.12) * step, width: 0.76 * step, y: floor - height, height },
+      svg("title", {}, `reward ${found.labels[index]}: ${number(share, "share")}`));
+  };
   const every = Math.ceil(found.labels.length / 6);
-  const labels = found.labels.map((label, index) => index % every === 0 && svg("text", { x: (index + 0.5) * step, y: 124, "text-anchor": "middle" }, label.split(" ")[0]));
-  const name = moment(run, found.evaluations[place]);
-  const spokenBars = shares.map((share, index) => `${found.labels[index]}: ${number(share, "share")}`).join(", ");
-  return el("figure", { class: "card histogram" }, el("figcaption", {}, el("h3", {}, name), el("span", { class: "note" }, `a = ${number(found.evaluations[place].tilt)}`)),
-    svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Rewards of ${name}. ${spokenBars}` },
-      shares.map(bar("bar")), place > 0 && base.map(bar("bar before")), labels));
+  const labels = found.labels.map((label, index) => index % every === 0
+    && svg("text", { x: (index + 0.5) * step, y: floor + 16, "text-anchor": "middle" }, label.split(" ")[0]));
+  const at = found.evaluations[place];
+  const name = moment(run, at);
+  const bars = shares[place].map((share, index) => `${found.labels[index]}: ${number(share, "share")}`).join(", ");
+  return el("figure", { class: "card histogram" },
+    el("figcaption", {}, el("h3", {}, name), el("span", { class: "note" }, `a = ${number(at.tilt)}`)),
+    svg("svg", { viewBox: `0 0 ${width} 130`, role: "img", "aria-label": `Rewards of ${name}. ${bars}` },
+      shares[place].map(bar("bar")), place > 0 && shares[0].map(bar("bar before")), labels));
 }

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dtm.engine.collect import Collector
-from dtm.evaluation import replay
+from dtm.evaluation import reveals
 from dtm.evaluation.evaluate import evaluate, held_out
 from dtm.loop.assemble import assemble
 from dtm.models.merging import for_decoding
@@ -31,7 +31,7 @@ def test_one_completion_of_each_of_the_first_prompts_is_recorded(recorded):
     assert [one["row"] for one in result.replays] == [0, 2, 4, 6]  # two completions of each of four prompts
     for one in result.replays:
         cells = [text for text in one["tokens"] if text]
-        assert " ".join(cells) == replay.as_text(result.completions[one["row"]])
+        assert " ".join(cells) == reveals.as_text(result.completions[one["row"]])
         assert len(one["tokens"]) == len(one["steps"]) == assembly.task.completion_length
         assert sorted(set(one["steps"])) == list(range(max(one["steps"]) + 1))
 
@@ -39,8 +39,8 @@ def test_one_completion_of_each_of_the_first_prompts_is_recorded(recorded):
 def test_a_tokens_confidence_is_the_probability_that_the_rebuilt_state_gives_it(recorded, monkeypatch):
     """The engine's own log-probability, and the model's at the state rebuilt here, are the same number."""
     assembly, model, result, collector = recorded
-    monkeypatch.setattr(replay, "ALTERNATIVES", model.vocab_size)
-    monkeypatch.setattr(replay, "TOGETHER", 2)  # several passes
+    monkeypatch.setattr(reveals, "ALTERNATIVES", model.vocab_size)
+    monkeypatch.setattr(reveals, "TOGETHER", 2)  # several passes
     again = evaluate(collector, assembly.config.evaluation, torch.device("cpu"), model)
     for one in again.replays:
         for text, sure, options in zip(one["tokens"], one["confidence"], one["alternatives"], strict=True):
@@ -56,7 +56,7 @@ def test_alternatives_come_with_the_most_likely_first(recorded):
         for options in one["alternatives"]:
             chances = [p for _, p in options]
             assert chances == sorted(chances, reverse=True)
-            assert len(options) == replay.ALTERNATIVES
+            assert len(options) == reveals.ALTERNATIVES
 
 
 def test_the_kl_to_the_base_is_that_of_the_whole_distributions_along_the_way(recorded):
@@ -68,8 +68,8 @@ def test_the_kl_to_the_base_is_that_of_the_whole_distributions_along_the_way(rec
         weight.data += 0.05 * torch.randn(weight.shape, generator=noise)
     prompts = held_out(assembly.task, assembly.config.evaluation)
     rollouts = collector.collect(prompts, 1, 0.0, seed=3).rollouts
-    found = replay.record(model, assembly.task, rollouts, other)
-    assert replay.mean_divergence(replay.record(model, assembly.task, rollouts, model)) == 0
+    found = reveals.record(model, assembly.task, rollouts, other)
+    assert reveals.mean_divergence(reveals.record(model, assembly.task, rollouts, model)) == 0
     for one in found:
         total, row = 0.0, one["row"]
         places = rollouts.is_completion[row].nonzero().squeeze(1)
@@ -81,14 +81,14 @@ def test_the_kl_to_the_base_is_that_of_the_whole_distributions_along_the_way(rec
             total += float((p.exp() * (p - q)).sum())
         assert total > 0
         assert one["kl"] == pytest.approx(total, rel=1e-3, abs=1e-4)
-    assert replay.mean_divergence([]) is None
+    assert reveals.mean_divergence([]) is None
 
 
 def test_long_completions_are_recorded_for_fewer_prompts(recorded, monkeypatch):
     assembly, model, _, collector = recorded
-    monkeypatch.setattr(replay, "STATES", 1)
+    monkeypatch.setattr(reveals, "STATES", 1)
     found = evaluate(collector, assembly.config.evaluation, torch.device("cpu"), model)
-    assert len(found.replays) == replay.FEWEST
+    assert len(found.replays) == reveals.FEWEST
 
 
 def test_a_task_that_cannot_read_one_token_shows_numbers(recorded, monkeypatch):
@@ -98,11 +98,11 @@ def test_a_task_that_cannot_read_one_token_shows_numbers(recorded, monkeypatch):
         raise IndexError("too short")
 
     monkeypatch.setattr(task, "read", read)
-    assert replay.token_texts(task, torch.tensor([7, 3, 7])) == ["7", "3", "7"]
+    assert reveals.token_texts(task, torch.tensor([7, 3, 7])) == ["7", "3", "7"]
 
 
 def test_an_engine_without_reveal_steps_records_nothing(make_rollouts, recorded):
     assembly, model, _, _ = recorded
     rollouts = make_rollouts([0.0], [0])
     rollouts.revealed_at.fill_(-1)
-    assert replay.record(model, assembly.task, rollouts) == []
+    assert reveals.record(model, assembly.task, rollouts) == []

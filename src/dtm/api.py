@@ -188,12 +188,8 @@ def train(
     ):
         with Interrupts() as interrupts:
             group.by_first(lambda: _note_start(folder, config, identity))
-            page = RunPage(folder)  # after the files that it is made from
-            writers = [JsonLines(folder.metrics), SampleFiles(folder.samples), page]
-            if track is not None and group.is_first:
-                tracker = Track(track, folder, config)
-                stack.callback(tracker.close)
-                writers.append(tracker)
+            page = RunPage(folder)
+            writers = _writers(folder, config, page, track, stack) if group.is_first else []
             trainer = Trainer(
                 assembly,
                 callbacks=[*writers, *callbacks] if group.is_first else [],
@@ -206,12 +202,25 @@ def train(
                 progress = trainer.run()
                 group.together(interrupts.check)
             except Interrupted:
+                group.by_first(page.write)
                 return Run(folder, model, reward)
         tuned = trainer.policy.tuned()
         group.by_first(lambda: _save(tuned, trainer.policy.lora, config, folder))
         group.by_first(lambda: write_report(folder, assembly, progress))
         group.by_first(page.write)
     return Run(folder, model, reward)
+
+
+def _writers(
+    folder: RunFolder, config: RunConfig, page: RunPage, track: str | None, stack: ExitStack
+) -> list[Callback]:
+    """What keeps the events of a run: its files, the page that is made from them, and a tracker."""
+    writers: list[Callback] = [JsonLines(folder.metrics), SampleFiles(folder.samples), page]
+    if track is not None:
+        tracker = Track(track, folder, config)
+        stack.callback(tracker.close)
+        writers.append(tracker)
+    return writers
 
 
 def _note_start(folder: RunFolder, config: RunConfig, identity: Mapping[str, Any]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
+from dtm.config import AdapterConfig
 from dtm.engine.collect import Collector
 from dtm.evaluation import reveals
 from dtm.evaluation.evaluate import evaluate, held_out
@@ -77,11 +79,19 @@ def test_the_kl_to_the_base_is_that_of_the_whole_distributions_along_the_way(rec
             hidden = rollouts.is_completion[row] & (rollouts.revealed_at[row] >= step)
             state = rollouts.tokens[row].masked_fill(hidden, model.mask_id)[None]
             now = places[torch.tensor(one["steps"]) == step]
-            p, q = (each(state, None, now).double() for each in (model, other))
+            p, q = (each(state, None, now).detach().double() for each in (model, other))
             total += float((p.exp() * (p - q)).sum())
         assert total > 0
         assert one["kl"] == pytest.approx(total, rel=1e-3, abs=1e-4)
     assert reveals.mean_divergence([]) is None
+
+
+def test_a_run_with_an_adapter_logs_how_far_it_has_moved_from_its_base(tiny, make_trainer):
+    rows = []
+    make_trainer(replace(tiny, adapter=AdapterConfig(rank=2)), callbacks=[rows.append]).run()
+    moved = [event.values["kl_to_base"] for event in rows if event.kind == "evaluation"]
+    assert moved[0] == pytest.approx(0, abs=1e-5)
+    assert moved[-1] > 0
 
 
 def test_long_completions_are_recorded_for_fewer_prompts(recorded, monkeypatch):

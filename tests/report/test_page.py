@@ -9,17 +9,17 @@ import warnings
 
 import pytest
 
+import dtm
 from dtm.cli import main
-from dtm.config import MazeConfig, MiniConfig, RunConfig
+from dtm.config import RunConfig
 from dtm.errors import DtmError, DtmWarning
 from dtm.report.page import write
-from dtm.report.page.advice import advice
 from dtm.report.page.curves import thinned
 from dtm.report.page.data import LEVELS, SAMPLES, Subject, page_data
-from dtm.report.page.drawings import drawing, scene
 from dtm.report.page.samples import Evaluated, histogram, moved, spread_out, stratified
 from dtm.runs.events import Event
 from dtm.runs.folder import RunFolder
+from dtm.runs.interrupts import Interrupted
 from pages import HOSTILE, SPENT, rows_of, write_run
 
 
@@ -56,6 +56,17 @@ def test_a_run_of_an_earlier_release_has_a_page_without_a_movie(tmp_path):
         "kind": "unfinished",
         "text": "Not finished, at step 20: held-out reward stayed from 0.5 to 0.5 so far.",
     }
+
+
+def test_a_run_that_was_stopped_has_the_page_of_its_last_step(tiny, tmp_path):
+    def stop(event):
+        if event.step == 6:
+            raise Interrupted("SIGTERM")
+
+    run = dtm.train(tiny, out=tmp_path / "run", callbacks=[stop])
+    assert data_in(run.folder.page.read_text("utf-8"))["runs"][0]["verdict"]["text"].startswith(
+        "Not finished, at step 6: held-out reward"
+    )
 
 
 def test_a_run_that_has_only_begun_has_a_page(tmp_path):
@@ -158,85 +169,6 @@ def test_long_curves_keep_their_mean_and_their_last_place():
     assert short[-1]["step"] == 10_000
     assert sum(row["loss"] for row in short) / 300 == pytest.approx(3, abs=0.02)
     assert spread_out(10, 4) == [0, 3, 6, 9]
-
-
-def test_a_sudoku_is_drawn_with_the_cells_that_break_a_rule():
-    shown = scene(RunConfig(task=MiniConfig(kind="sudoku-mini")))
-    puzzle = "1234341200004321"
-    right = drawing(shown, f"{puzzle}>", "1234341221434321")
-    assert (right["solved"], right["wrong"]) == (True, [])
-    wrong = drawing(shown, f"{puzzle}>", "1134341221434321")
-    assert not wrong["solved"]
-    assert {0, 1} <= set(wrong["wrong"])
-    language = drawing(
-        {"kind": "sudoku", "whole": False},
-        [{"role": "user", "content": f"puzzle: 4321000012340000 Answer: … puzzle: {puzzle}\nAnswer:"}],
-        "<answer>\n1234341221434321\n</answer>",
-    )
-    assert (language["puzzle"], language["solved"]) == (puzzle, True)
-
-
-@pytest.mark.parametrize(
-    ("prompt", "completion", "whole"),
-    [
-        ("03,40,22=65>", "03+40+22", True),
-        ("Numbers: [3, 40, 22]\nTarget: 65", "so <answer>3+40+22</answer>", False),
-        (
-            "Using only the numbers [3, 40, 22] create an expression that evaluates to exactly 65. "
-            "For example, if the numbers are [2, 3, 4] and the target is 5",
-            "<answer>\n40+22+3 = 65\n</answer>",
-            False,
-        ),
-    ],
-)
-def test_countdowns_arithmetic_is_checked(prompt, completion, whole):
-    shown = {"kind": "countdown", "whole": whole}
-    found = drawing(shown, prompt, completion)
-    assert (found["numbers"], found["target"], found["value"]) == ([3, 40, 22], 65, "65")
-    assert found["uses"]
-    assert found["solved"]
-    wrong = drawing(shown, prompt, completion.replace("22", "23"))
-    assert (wrong["value"], wrong["uses"], wrong["solved"]) == ("66", False, False)
-
-
-def test_what_is_no_maze_no_grid_and_no_sum_is_shown_as_text():
-    maze = scene(RunConfig(task=MazeConfig(size=7)))
-    assert drawing(maze, [[1, 1], [1, 3]], [[1, 1], None, [1, 3]])["path"] == [[1, 1], None, [1, 3]]
-    assert drawing(maze, "text", [[1, 1]]) is None
-    assert drawing({"kind": "sudoku", "whole": True}, "no digits", "1") is None
-    assert drawing({"kind": "countdown", "whole": True}, "no numbers", "1") is None
-    assert drawing({"kind": "text"}, "a", "b") is None
-
-
-def test_warnings_come_with_a_remedy():
-    phase = {
-        "phase": 1,
-        "steps": 4,
-        "ess": 0.5,
-        "absorbed": 0.2,
-        "cause": "the buffer is small: raise --replay.prompts",
-    }
-    evaluations = [{"distinct": 0.9, "valid": 0.99}, {"distinct": 0.2, "valid": 0.8}]
-    events = {
-        "phase": [phase, {**phase, "cause": None, "ess": 0.001}],
-        "audit": [{"falls_back": "the mean reward is off"}],
-        "rollouts": [{"skipped": 3}, {"skipped": 0}],
-        "evaluation": evaluations,
-    }
-    summary = {
-        "too_long": {"train": 5},
-        "outcome": {"kind": "not absorbed", "text": "moved. Raise --optimizer.lr"},
-    }
-    found = advice(events, summary)
-    assert all(one["fix"] for one in found)
-    assert [one["what"].split()[0] for one in found] == [
-        *("The", "Phase", "Phase", "Rollouts", "The", "5", "Diversity", "Fewer")
-    ]
-    assert found[1] == {
-        "what": "Phase 2 absorbed 20% of its tilt: the buffer is small.",
-        "fix": "raise --replay.prompts",
-    }
-    assert advice({}, {}) == []
 
 
 def test_a_page_that_fails_is_warned_of_once_and_stops_nothing(tmp_path):

@@ -172,7 +172,11 @@ class Trackio:
         self._run.finish()
 
 
-TRACKERS = {"tensorboard": TensorBoard, "wandb": Wandb, "trackio": Trackio}
+TRACKERS: dict[str, type[TensorBoard] | type[Wandb] | type[Trackio]] = {
+    "tensorboard": TensorBoard,
+    "wandb": Wandb,
+    "trackio": Trackio,
+}
 
 
 def require_tracker(name: str) -> None:
@@ -216,13 +220,14 @@ class Track:
             self._guarded(self._tracker.close)
 
     def _send(self, event: Event) -> None:
-        if self._tracker is None:
+        tracker = self._tracker
+        if tracker is None:
             identity = _identity(self.folder, self.name)
-            self._tracker = TRACKERS[self.name](self.folder, self.config, identity, event.step)
+            tracker = self._tracker = TRACKERS[self.name](self.folder, self.config, identity, event.step)
         if event.kind == "samples":
-            self._tracker.show(event.step, sample_rows(event))
+            tracker.show(event.step, sample_rows(event))
         elif values := numbers(event):
-            self._tracker.log(event.step, values)
+            tracker.log(event.step, values)
 
     def _guarded(self, act: Any) -> None:
         try:

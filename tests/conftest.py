@@ -38,16 +38,10 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def undrawn() -> Iterator[None]:
-    """Draw no figures in runs, a third of their time, but in `finished` and where `figures` is asked for."""
+    """Draw no pictures in runs, but in `finished`: they take a part of the time of small ones."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "save_figure", lambda figure, path: None)
         yield
-
-
-@pytest.fixture
-def figures(monkeypatch) -> None:
-    """Draw the figures of runs."""
-    monkeypatch.setattr(report, "save_figure", save_figure)
 
 
 @pytest.fixture(scope="session")

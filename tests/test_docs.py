@@ -93,7 +93,7 @@ def test_every_command_line_of_the_documentation_parses(page, line, monkeypatch)
         parser.parse_args(arguments)
 
 
-RUN = ("--config", "--out", "--processes")
+RUN = ("--config", "--out", "--processes", "--track")
 COMPARE = (
     *("--methods", "--budget", "--seeds", "--jobs", "--processes", "--out", "--set", "--settings"),
     "--trials",

@@ -80,7 +80,7 @@ def test_the_page_shows_every_file_verbatim():
 # ── the method ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_method_of_one_file_trains_resumes_and_is_exported(small, tmp_path, figures, capsys):
+def test_a_method_of_one_file_trains_resumes_and_is_exported(small, tmp_path, capsys):
     out, flags = tmp_path / "run", [*small, "--method", METHOD, "--method.strength", "2"]
     assert main(["train", "maze-small", *flags, "--iterate.iterations", "3", "--out", str(out)]) in FINISHED
     run = dtm.Run.open(out)
@@ -91,7 +91,7 @@ def test_a_method_of_one_file_trains_resumes_and_is_exported(small, tmp_path, fi
     assert main(["sample", str(out)]) == 0
     assert main(["export", str(out), "--out", str(tmp_path / "exported")]) == 0
     assert "strength" in (tmp_path / "exported" / "README.md").read_text(encoding="utf-8")
-    assert (out / "figures").is_dir()
+    assert (out / "report.html").is_file()
 
 
 def test_a_stopped_run_of_ones_own_method_ends_like_one_that_was_not_stopped(tiny, tmp_path):
@@ -207,7 +207,7 @@ def test_the_task_pretrains_a_transformer_and_tunes_it(parity, tmp_path, capsys)
     assert dtm.Run.open(out).is_finished
 
 
-def test_objects_given_to_train_leave_a_folder_with_report_and_resume(tiny, tmp_path, figures):
+def test_objects_given_to_train_leave_a_folder_with_report_and_resume(tiny, tmp_path):
     method, task, model = load("my_method"), load("my_task"), load("my_model")
     config = replace(
         tiny, device="cpu", iterate=IterateConfig(iterations=2), model=replace(tiny.model, base=None)
@@ -216,7 +216,7 @@ def test_objects_given_to_train_leave_a_folder_with_report_and_resume(tiny, tmp_
     run = dtm.train(config, **given, out=tmp_path / "run")
     assert run.is_finished
     assert 0 <= run.summary["tuned"]["reward"] <= 1
-    assert list((run.path / "figures").glob("*.png"))
+    assert "held-out reward" in run.folder.page.read_text("utf-8")
     again = dtm.train(config, **given, out=tmp_path / "run", resume=True)
     assert again.summary == run.summary
 

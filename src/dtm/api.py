@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +38,9 @@ from dtm.models.transformer import Transformer
 from dtm.models.weights import save_weights
 from dtm.random import derived_seed, stream
 from dtm.recipes import recipe
+from dtm.report.page.write import RunPage
 from dtm.report.run import write_report
+from dtm.report.trackers import Track, require_tracker
 from dtm.runs.bases import SOURCES, check_base, find_base
 from dtm.runs.checkpoint import has_checkpoint
 from dtm.runs.events import Callback, JsonLines, SampleFiles, read_events
@@ -142,6 +145,7 @@ def train(
     out: str | Path | None = None,
     resume: Resume = False,
     callbacks: Sequence[Callback] = (),
+    track: str | None = None,
 ) -> Run:
     """Tune a recipe's base model towards a reward; the result lies in a folder of its own.
 
@@ -155,10 +159,13 @@ def train(
         resume: Continue the run in ``out`` (or the recipe's latest); a finished one is returned as it is.
             ``"auto"``: if there is one (without ``out``, an unfinished one), else start.
         callbacks: Called with every `Event` of the run, in the first process if there are several.
+        track: "tensorboard", "wandb" or "trackio": send the same numbers and samples there.
 
     On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
     """
     require(reward is None or callable(reward), f"reward must be a function, got {reward!r}")
+    if track is not None:
+        require_tracker(track)
     given = {"method": method, "task": task, "model": model, "reward": reward}
     assembly, found = _start(config, "train", out, resume, **given)
     if found is not None and found.is_finished:
@@ -177,10 +184,12 @@ def train(
     with (
         held(found, config, "train", out, group) as folder,
         with_remedy(folder, _command(folder, config, "train", given)),
+        ExitStack() as stack,
     ):
         with Interrupts() as interrupts:
             group.by_first(lambda: _note_start(folder, config, identity))
-            writers = (JsonLines(folder.metrics), SampleFiles(folder.samples)) if group.is_first else ()
+            page = RunPage(folder)
+            writers = _writers(folder, config, page, track, stack) if group.is_first else []
             trainer = Trainer(
                 assembly,
                 callbacks=[*writers, *callbacks] if group.is_first else [],
@@ -193,11 +202,25 @@ def train(
                 progress = trainer.run()
                 group.together(interrupts.check)
             except Interrupted:
+                group.by_first(page.write)
                 return Run(folder, model, reward)
         tuned = trainer.policy.tuned()
         group.by_first(lambda: _save(tuned, trainer.policy.lora, config, folder))
         group.by_first(lambda: write_report(folder, assembly, progress))
+        group.by_first(page.write)
     return Run(folder, model, reward)
+
+
+def _writers(
+    folder: RunFolder, config: RunConfig, page: RunPage, track: str | None, stack: ExitStack
+) -> list[Callback]:
+    """What keeps the events of a run: its files, the page that is made from them, and a tracker."""
+    writers: list[Callback] = [JsonLines(folder.metrics), SampleFiles(folder.samples), page]
+    if track is not None:
+        tracker = Track(track, folder, config)
+        stack.callback(tracker.close)
+        writers.append(tracker)
+    return writers
 
 
 def _note_start(folder: RunFolder, config: RunConfig, identity: Mapping[str, Any]) -> None:

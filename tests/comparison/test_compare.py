@@ -282,6 +282,7 @@ def test_methods_are_compared_and_a_finished_comparison_runs_nothing(tiny, tmp_p
     assert [row["method"] for row in found["rows"]] == names
     assert found["settings"]["spg"]["method.draws"] == 1
     assert (out / "compare.png").stat().st_size > 10_000
+    assert all(f'"group":"{name}"' in (out / "report.html").read_text() for name in names)
     made = {path: path.stat().st_mtime_ns for path in out.glob("*/summary.json")}
     for folder in ("comparison", "comparison-2"):  # the second does not write over the first
         assert main(["compare", "--runs", *(str(out / f"{name}-0") for name in names)]) == 0

@@ -87,6 +87,7 @@ def test_a_grid_is_trained_and_summed_up_in_a_table(tiny, tmp_path, monkeypatch,
     assert [(line["setting"], line["seed"]) for line in lines] == [(name, "0") for name in found["rows"]]
     assert float(lines[0]["reward"]) == found["rows"]["tilt.step=0.5"]["reward"]["mean"]
     assert "| tilt.step=1 | " in (tmp_path / "grid" / "sweep.md").read_text()
+    assert '"group":"tilt.step=1"' in (tmp_path / "grid" / "report.html").read_text()
     assert "tilt.step=0.5" in printed
     assert "tilt.step=1" in printed
     assert (tmp_path / "grid" / "tilt.step=1-0" / "summary.json").is_file()

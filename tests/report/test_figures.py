@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dtm.errors import ConfigError
-from dtm.report.figures import annealing_figure, comparison_figure, phases_figure
+from dtm.report.figures import annealing_figure, comparison_figure
 
 ROWS = [
     {"tilt": 0.0, "valid": 0.80, "reward": 0.30, "coverage": 2.8},
@@ -85,37 +85,3 @@ def test_nothing_to_draw_is_said():
     for runs in ([], [[]], [ROWS, []], [[{"tilt": 0.0, "loss": 1.0}]]):
         with pytest.raises(ConfigError, match="nothing to draw"):
             annealing_figure(*runs)
-    with pytest.raises(ConfigError, match="no phase has finished"):
-        phases_figure([])
-
-
-def phases(count):
-    return [
-        {"phase": i, "tilt": 2.5 * i, "step": 2.5, "absorbed": 0.9 - 0.01 * i, "ess": 0.5 + 0.01 * i}
-        for i in range(count)
-    ]
-
-
-def test_phases_are_drawn_with_both_measures_and_named_by_their_tilts():
-    rows = phases(3)
-    (axes,) = phases_figure(rows).axes
-    absorbed, ess = (container.lines[0] for container in axes.containers)
-    assert drawn(absorbed) == ([0, 1, 2], [row["absorbed"] for row in rows])
-    assert drawn(ess) == ([0, 1, 2], [row["ess"] for row in rows])
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["0→2.5", "2.5→5", "5→7.5"]
-    low, high = axes.get_ylim()
-    assert low <= 0 < 1 < high
-
-
-def test_the_standard_error_of_the_absorbed_share_is_drawn():
-    rows = [row | {"absorbed_error": 0.1} for row in phases(2)]
-    (axes,) = phases_figure(rows).axes
-    (bars,) = axes.containers[0].lines[2]
-    ends = [segment[:, 1].tolist() for segment in bars.get_segments()]
-    assert ends == [pytest.approx([row["absorbed"] - 0.1, row["absorbed"] + 0.1]) for row in rows]
-
-
-def test_many_phases_keep_few_labels_in_their_places():
-    (axes,) = phases_figure(phases(40)).axes
-    assert list(axes.get_xticks()) == list(range(0, 40, 5))
-    assert axes.get_xticklabels()[1].get_text() == "12.5→15"

@@ -67,10 +67,9 @@ def test_a_finished_run_has_everything_its_folder_promises(finished):
     present = {path.name for path in finished.path.iterdir()}
     assert present >= {
         "config.yaml", "environment.json", "metrics.jsonl", "samples", "checkpoints", "figures", "model",
-        "summary.json",
+        "summary.json", "report.html",
     }  # fmt: skip
-    for figure in ("annealing", "phases"):
-        assert (finished.folder.figures / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
+    assert (finished.folder.figures / "samples.png").read_bytes().startswith(b"\x89PNG")
     environment = json.loads((finished.path / "environment.json").read_text())
     assert environment["torch"]
     assert environment["threads"] == 1

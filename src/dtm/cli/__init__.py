@@ -23,6 +23,7 @@ from dtm.cli.look import export, grade
 from dtm.cli.meta import recipes, verify
 from dtm.cli.models import models
 from dtm.cli.parse import SYMBOLS, first_line, take_processes
+from dtm.cli.report import report, watch
 from dtm.cli.results import results
 from dtm.cli.run import pretrain, sweep, train
 from dtm.cli.sampling import sample
@@ -42,6 +43,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "eval": evaluate,
     "sample": sample,
     "chat": chat,
+    "report": report,
+    "watch": watch,
     "grade": grade,
     "export": export,
     "fit": fit,

@@ -188,7 +188,9 @@ def _show(comparison: Comparison, out: Path, command: str) -> int:
     from rich.console import Console
 
     from dtm.comparison.table import markdown, table
-    from dtm.runs.folder import make_folder
+    from dtm.report.page.data import Subject
+    from dtm.report.page.write import write_pages
+    from dtm.runs.folder import PAGE, RunFolder, make_folder
     from dtm.writing import save_figure, write_json, write_text
 
     make_folder(out)
@@ -199,4 +201,6 @@ def _show(comparison: Comparison, out: Path, command: str) -> int:
     for note in comparison.notes:
         print(f"note: {note}")
     print(f"rows: {out / 'compare.json'}\ntable: {out / 'compare.md'}\nfigure: {out / 'compare.png'}")
+    shown = [Subject(RunFolder(Path(row.run)), Path(row.run).name, row.method) for row in comparison.rows]
+    print(f"page: {write_pages(shown, out / PAGE)}")
     return 0

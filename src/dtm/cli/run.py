@@ -45,6 +45,10 @@ def train(arguments: list[str]) -> int:
     from dtm.loop.assemble import assemble
     from dtm.loop.plan import training_plan
 
+    if options.track is not None:
+        from dtm.report.trackers import require_tracker
+
+        require_tracker(options.track)
     assembly = assemble(config)
     if options.dry_run:
         return _dry_run(assembly, training_plan(assembly))
@@ -57,7 +61,13 @@ def train(arguments: list[str]) -> int:
     if options.found is None:
         print_estimate(assembly)
     with Display(config, assembly.loop) as display:
-        run = api.train(assembly, out=options.out, resume=options.found is not None, callbacks=[display])
+        run = api.train(
+            assembly,
+            out=options.out,
+            resume=options.found is not None,
+            callbacks=[display],
+            track=options.track,
+        )
     return _show_run(run.folder) if run.is_finished else _stopped(run, "train")
 
 
@@ -74,8 +84,8 @@ def _show_run(folder: RunFolder) -> int:
         summary = Run(folder).summary
         found = summary.get("outcome", {"kind": "learnt", "text": ""})  # earlier releases did not write it
         Console().print(summary_table(summary))
-        figures = ", ".join(str(path) for path in sorted(folder.figures.glob("*.png")))
-        print(f"run:     {folder.path}\nmodel:   {folder.model}\nfigures: {figures}\n{sentence(found)}")
+        print(f"run:     {folder.path}\nmodel:   {folder.model}\npage:    {folder.page}")
+        print(sentence(found))
         return 0 if found["kind"] == "learnt" else NOTHING_LEARNT
 
 
@@ -157,6 +167,10 @@ def _parse_run(
     add_resume(own.add_argument, "recipe's")
     add_threads(own.add_argument)
     own.add_argument("--dry-run", action="store_true", help="print the resolved plan and stop")
+    if command == "train":
+        own.add_argument(
+            "--track", metavar="NAME", help="tensorboard, wandb or trackio: send the numbers there"
+        )
     own.add_argument("--processes", type=int, metavar="N", help=PROCESSES_HELP)  # taken by `dtm.cli.main`
     options, flags = parser.parse_known_args(join_resume(arguments))
 
@@ -198,6 +212,7 @@ options
   --config FILE             YAML file with fields to change; `dtm recipes show NAME` prints one
   --threads N               threads of the CPU (default: as many as cores are free, or OMP_NUM_THREADS)
   --dry-run                 print the resolved plan and stop
+  --track NAME              send the numbers of a training to tensorboard, wandb or trackio too
   --processes N             processes on this machine, one for each GPU; several machines: torchrun
   --method NAME             the method: a name below, or path/to/file.py:Class
   --task KIND               the task: its kind, or path/to/file.py:Class
@@ -269,7 +284,9 @@ def sweep(arguments: list[str]) -> int:
         sweep_rows,
         sweep_table,
     )
-    from dtm.runs.folder import RUNS, environment
+    from dtm.report.page.data import Subject
+    from dtm.report.page.write import write_pages
+    from dtm.runs.folder import PAGE, RUNS, environment
     from dtm.writing import write_json, write_text
 
     out, seeds = options.out or RUNS / f"{options.recipe}-sweep", range(options.seeds)
@@ -285,6 +302,9 @@ def sweep(arguments: list[str]) -> int:
     write_text(out / "sweep.md", sweep_markdown(rows, seeds))
     Console().print(sweep_table(rows, seeds))
     print(f"runs: {out}\nresults: {out / 'sweep.json'}, sweep.csv and sweep.md beside it")
+    pairs = [(name, f"{name}-{seed}") for name in settings for seed in seeds]
+    page = write_pages([Subject(runs[run].folder, run, name) for name, run in pairs], out / PAGE)
+    print(f"page: {page}")
     return 0
 
 

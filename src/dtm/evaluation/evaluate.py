@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,8 @@ from dtm.config import EvaluationConfig
 from dtm.engine import Decoder
 from dtm.engine.collect import Collector
 from dtm.evaluation.length import effective_lengths
+from dtm.evaluation.reveals import record
+from dtm.models.denoiser import Denoiser
 from dtm.random import derived_seed, stream
 from dtm.records import Prompts
 from dtm.tasks.base import Task
@@ -30,6 +32,8 @@ class Evaluation:
     prompts: list[Any]
     completions: list[Any]
     rewards: list[float]
+    replays: list[dict[str, Any]] = field(default_factory=list)
+    """How a few of the completions were unmasked (see `dtm.evaluation.reveals`); none without a model."""
 
 
 def held_out(task: Task, config: EvaluationConfig) -> Prompts:
@@ -42,8 +46,18 @@ def evaluation_decoder(decoder: Decoder, config: EvaluationConfig) -> Decoder:
     return decoder if config.temperature is None else replace(decoder, temperature=config.temperature)
 
 
-def evaluate(collector: Collector, config: EvaluationConfig, device: torch.device) -> Evaluation:
-    """Complete the held-out prompts with the collector's engine and measure the completions."""
+def evaluate(
+    collector: Collector,
+    config: EvaluationConfig,
+    device: torch.device,
+    model: Denoiser | None = None,
+    base: Denoiser | None = None,
+) -> Evaluation:
+    """Complete the held-out prompts with the collector's engine and measure the completions.
+
+    With the ``model`` that the engine has loaded, the reveals of a few completions are recorded too, and with
+    its ``base`` the KL between the two along them.
+    """
     prompts = held_out(collector.task, config)
     seed = derived_seed(EVALUATION_SEED, "evaluation")
     collected = collector.collect(prompts.to(device), config.completions, 0.0, seed)
@@ -60,4 +74,5 @@ def evaluate(collector: Collector, config: EvaluationConfig, device: torch.devic
         collected.prompts,
         collected.completions,
         rollouts.reward.tolist(),
+        [] if model is None else record(model, collector.task, rollouts, base),
     )

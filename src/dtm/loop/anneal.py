@@ -36,7 +36,6 @@ class Anneal(Loop):
         *("tilt", "optimizer.warmup", "optimizer.decay", "optimizer.floor", "optimizer.ema"),
         *("replay.refresh_every", "replay.refresh_fraction", "replay.held_out", "replay.priority"),
     )
-    axis: ClassVar[str] = "tilt $a$"
     measures_absorbed: ClassVar[bool] = True
     saves_phases: ClassVar[bool] = True
 

@@ -28,7 +28,6 @@ class Iterate(Loop):
     """Iterations of the rollouts of one batch and the method's own number of updates."""
 
     own_fields: ClassVar[tuple[str, ...]] = ("iterate",)
-    axis: ClassVar[str] = "iteration"
     measures_absorbed: ClassVar[bool] = False
     saves_phases: ClassVar[bool] = False
 

@@ -42,8 +42,6 @@ class Loop(ABC):
 
     own_fields: ClassVar[tuple[str, ...]]
     """Fields, or sections, of a configuration that this loop alone reads."""
-    axis: ClassVar[str]
-    """Label of the amount that `Progress.tilt` counts, for figures."""
     measures_absorbed: ClassVar[bool]
     """Whether phases have a tilt to absorb, which is measured on rollouts held aside."""
     saves_phases: ClassVar[bool]

@@ -121,7 +121,10 @@ class Sampling:
         """Measure π_a on the held-out prompts; this is not charged."""
         with self.placement.autocast(), self.policy.gathered():
             collector = self._loaded(self.evaluator)
-            result = evaluate(collector, self.config.evaluation, self.placement.device)
+            model = self.policy.pi_a(self.evaluator.decoder.fp8)
+            # Other weights than π_a's are whole in no process.
+            base = None if self.policy.sharded else self.policy.base
+            result = evaluate(collector, self.config.evaluation, self.placement.device, model, base)
         self.evaluator.cost()  # not charged
         return result
 

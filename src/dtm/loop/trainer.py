@@ -24,6 +24,7 @@ import torch
 from dtm.capacity.peak import forget_peak, peak_memory
 from dtm.config.budget import Budget, cooling_factor
 from dtm.errors import DivergedError, DtmWarning, RewardError, StorageError, require
+from dtm.evaluation.reveals import mean_divergence
 from dtm.loop.assemble import Assembly
 from dtm.loop.learner import Learner
 from dtm.loop.ledger import Ledger
@@ -285,6 +286,7 @@ class Trainer:
             cause=self.loop.cause(replay.ess, found, on_buffer),
             reward=float(replay.rollouts.reward.mean()),
             reason=reason,
+            peak_memory=max(progress.peak_memory, peak_memory(self.device)),
         )
         self.policy.promote()
         self.replay = self.meter = None
@@ -314,9 +316,10 @@ class Trainer:
             row["best"] = result.best
         progress.measured(row, recent=max(RECENT, self.config.evaluation.patience or 0))
         progress.measured_at = self._spent_share()
-        self._emit("evaluation", **row)
+        apart = mean_divergence(result.replays)
+        self._emit("evaluation", **row, **({} if apart is None else {"kl_to_base": apart}))
         drawn = {"prompts": result.prompts, "completions": result.completions, "rewards": result.rewards}
-        self._emit("samples", tilt=progress.tilt, **drawn)
+        self._emit("samples", tilt=progress.tilt, **drawn, replays=result.replays)
 
     def _warm_up(self) -> None:
         """Compile kernels before the clock starts, by passes whose results are discarded.

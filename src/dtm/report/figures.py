@@ -42,7 +42,6 @@ PANELS = {
 LENGTH = {"length": "Tokens before the end"}
 SHARES = {"accuracy", "accuracy_mul_div", "valid", "distinct"}
 """Measures that are drawn in per cent."""
-MOST_TICKS = 8
 
 
 def annealing_figure(*runs: Rows, best: float | None = None, axis: str = "tilt $a$") -> Figure:
@@ -87,37 +86,6 @@ def comparison_figure(
     if legend:
         lines = figure.axes[0].lines[: len(settings)]
         figure.legend(lines, settings, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    return figure
-
-
-def phases_figure(phases: Rows) -> Figure:
-    """How far each phase a → a + h came: the fraction absorbed, and the ESS of its weights.
-
-    A row has "phase", "tilt" (a), "step" (h), "absorbed" and "ess"; an "absorbed_error" is drawn too.
-    """
-    require(bool(phases), "nothing to draw: no phase has finished yet")
-    figure = Figure(figsize=(6.5, 3.1), dpi=150, layout="constrained")
-    axes = figure.subplots()
-    index = [row["phase"] for row in phases]
-    axes.axhline(1, color=GREY, linewidth=0.8, linestyle=":")
-    for key, name, style, colour in (
-        ("absorbed", "absorbed share of the tilt", "o-", BLUE),
-        ("ess", "effective sample size", "s--", VERMILION),
-    ):
-        errors = [row.get(f"{key}_error") or 0.0 for row in phases]
-        values = [np.nan if row[key] is None else row[key] for row in phases]
-        axes.errorbar(index, values, errors, fmt=style, color=colour, markersize=5, capsize=3, label=name)
-    shown = phases[:: -(-len(phases) // MOST_TICKS)]
-    axes.set_xticks(
-        [row["phase"] for row in shown],
-        [f"{row['tilt']:.3g}→{row['tilt'] + row['step']:.3g}" for row in shown],
-    )
-    axes.set_xlabel(r"phase $a \to a + h$")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    low, high = axes.get_ylim()
-    axes.set_ylim(min(0.0, low), max(1.05, high))
-    figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=9, handlelength=3)
-    _tidy(axes)
     return figure
 
 

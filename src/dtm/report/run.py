@@ -1,4 +1,4 @@
-"""The report of a finished run: figures, a summary, and a model card."""
+"""What a finished run leaves behind: a summary, a model card, and a picture of its samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dtm.config import RunConfig
 from dtm.loop.assemble import Assembly
 from dtm.loop.progress import Progress
 from dtm.report.card import Form, model_card
-from dtm.report.figures import annealing_figure, phases_figure
 from dtm.report.outcome import outcome
 from dtm.runs.events import read_events, read_lines
 from dtm.runs.folder import RunFolder
@@ -17,25 +16,18 @@ from dtm.writing import save_figure, write_json, write_text
 
 
 def write_report(folder: RunFolder, assembly: Assembly, progress: Progress) -> dict[str, Any]:
-    """Figures, ``summary.json`` and the model card, from what the run has logged."""
+    """``summary.json``, the model card, and the task's picture, from what the run has logged."""
     config, task, loop = assembly.run_config, assembly.task, assembly.loop
     summary = summarise(config, progress, folder.started.get("commit"))
     left_out = getattr(task, "too_long", {})
     if any(left_out.values()):
         summary["too_long"] = left_out
-    best, measured = summary.get("best"), read_events(folder.metrics, "evaluation")
-    phases = [row | {"step": row["h"]} for row in read_events(folder.metrics, "phase")]
-    summary["outcome"] = outcome(summary, phases, loop.measures_absorbed)
+    summary["outcome"] = outcome(summary, read_events(folder.metrics, "phase"), loop.measures_absorbed)
     before, after = (read_samples(folder.samples, first) for first in (True, False))
-    # Rows and samples may have been lost; that is no reason not to finish.
-    figures = {
-        "annealing": annealing_figure(measured, best=best, axis=loop.axis) if measured else None,
-        "phases": phases_figure(phases) if loop.measures_absorbed and phases else None,
-        "samples": task.picture(before, after) if before and after else None,
-    }
-    for name, figure in figures.items():
-        if figure is not None:
-            save_figure(figure, folder.figures / f"{name}.png")
+    # Samples may have been lost; that is no reason not to finish.
+    picture = task.picture(before, after) if before and after else None
+    if picture is not None:
+        save_figure(picture, folder.figures / "samples.png")
     form: Form = "weights" if config.adapter.rank is None else "adapter"
     write_text(folder.model / "README.md", model_card(config, summary, form))
     write_json(folder.summary, summary)

@@ -36,7 +36,10 @@ Emit = Callable[..., None]
 
 
 class SampleFiles:
-    """Writes the completions of each evaluation to ``samples/``, one JSON object per line."""
+    """Writes the completions of each evaluation to ``samples/``, one JSON object per line.
+
+    The few whose reveals were recorded hold them under "replay".
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,12 +47,15 @@ class SampleFiles:
     def __call__(self, event: Event) -> None:
         """One file for each tilt reached."""
         if event.kind == "samples":
-            rows = zip(*(event.values[name] for name in ("prompts", "completions", "rewards")), strict=True)
-            lines = [json.dumps({"prompt": p, "completion": c, "reward": r}) for p, c, r in rows]
+            columns = (event.values[name] for name in ("prompts", "completions", "rewards"))
+            names = ("prompt", "completion", "reward")
+            rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+            for replay in event.values.get("replays", ()):
+                rows[replay["row"]]["replay"] = {k: v for k, v in replay.items() if k != "row"}
             path = self.folder / f"step-{event.step:08d}-tilt-{event.values['tilt']:09.4f}.jsonl"
             with writing(path):
                 self.folder.mkdir(exist_ok=True)
-            write_text(path, "\n".join(lines) + "\n")
+            write_text(path, "\n".join(map(json.dumps, rows)) + "\n")
 
 
 class JsonLines:
@@ -75,11 +81,15 @@ class JsonLines:
 
 def read_events(path: Path, kind: str) -> list[dict[str, Any]]:
     """The rows of one kind, in order. Steps repeated after a resume count once, the last time."""
-    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    return read_all_events(path).get(kind, [])
+
+
+def read_all_events(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """The rows of every kind, as `read_events` returns them."""
+    kinds: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {}
     for row in read_lines(path, ("event", "step")):
-        if row["event"] == kind:
-            rows[(row["step"], row.get("tilt"))] = row
-    return list(rows.values())
+        kinds.setdefault(str(row["event"]), {})[(row["step"], row.get("tilt"))] = row
+    return {kind: list(rows.values()) for kind, rows in kinds.items()}
 
 
 def read_lines(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:

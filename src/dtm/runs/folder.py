@@ -6,7 +6,8 @@ fingerprint.json  everything that decides its result apart from the method
 metrics.jsonl     one object for every event
 samples/          completions with rewards, from each evaluation
 checkpoints/      step-N, complete or absent
-figures/          made from metrics.jsonl and samples/
+figures/          the task's picture of the samples
+report.html       the page of the run, made from the same files
 model/            the tuned model, with a card
 summary.json      base, tuned and best possible
 """
@@ -36,6 +37,7 @@ from dtm.writing import write_json, write_text
 
 RUNS = Path("runs")
 ENVIRONMENT = "environment.json"
+PAGE = "report.html"
 STARTING = {LOCK, f".{ENVIRONMENT}.partial", ENVIRONMENT, ".config.yaml.partial"}
 """Files of a start that was killed before it made a run."""
 
@@ -121,8 +123,13 @@ class RunFolder:
 
     @property
     def figures(self) -> Path:
-        """PNG files."""
+        """The task's picture of the samples, as PNG."""
         return self.path / "figures"
+
+    @property
+    def page(self) -> Path:
+        """Curves, samples and the denoising movie as one HTML file."""
+        return self.path / PAGE
 
     @property
     def summary(self) -> Path:

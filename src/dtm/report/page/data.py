@@ -1,0 +1,246 @@
+"""Everything that a page shows, as one JSON value, from the files of the runs' folders."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dtm.config import RunConfig
+from dtm.config.budget import SPENT
+from dtm.errors import CheckpointError, DtmWarning, require
+from dtm.evaluation.reveals import as_text
+from dtm.report.page.advice import advice
+from dtm.report.page.curves import charts, is_number, tables
+from dtm.report.page.drawings import drawing, scene
+from dtm.report.page.samples import (
+    Evaluated,
+    histogram,
+    moved,
+    read_evaluations,
+    spread_out,
+    stratified,
+)
+from dtm.runs.events import read_all_events
+from dtm.runs.folder import RunFolder, read_object
+
+SAMPLES = 320
+"""Samples of a page, over all of its runs."""
+CLIP, PROMPT, TOKEN = 2000, 1200, 60
+"""Characters of a completion, a prompt and a token that a page holds."""
+POINTS = 300
+"""Points of a curve; those of a page with many runs have fewer."""
+MOVIES = 3
+"""Evaluations whose reveals are shown: the base's, the last, and one between."""
+LEVELS = 5
+"""Levels of detail: each has half the samples and points of the one before, and a quarter of the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A run on a page."""
+
+    folder: RunFolder
+    name: str
+    group: str
+    """Runs of one group, the seeds of a setting, share a colour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """How much of a run its page holds."""
+
+    samples: int
+    points: int
+    clip: int
+    movies: int
+    """Prompts whose reveals are shown."""
+
+    @classmethod
+    def of(cls, runs: int, level: int) -> Detail:
+        """The detail of each run of a page; higher levels are smaller."""
+        share = max(SAMPLES // max(runs, 1) >> level, 4)
+        points = max(min(POINTS, 12 * POINTS // max(runs, 1)) >> level, 20)
+        return cls(share, points, CLIP >> 2 * level, 4 >> level if runs <= 12 else 1)
+
+
+def page_data(subjects: Sequence[Subject], title: str, level: int = 0) -> dict[str, Any]:
+    """The runs of a page, at a level of detail."""
+    detail = Detail.of(len(subjects), level)
+    return {"title": title, "runs": [run_data(subject, detail) for subject in subjects]}
+
+
+def run_data(subject: Subject, detail: Detail) -> dict[str, Any]:
+    """One run: what was asked, how it went, and what it drew."""
+    folder, config = subject.folder, subject.folder.read_config()
+    require(
+        folder.kind == "train",
+        f"{folder.path} is a run of dtm {folder.kind}; a page shows runs of dtm train",
+        CheckpointError,
+    )
+    events = read_all_events(folder.metrics) if folder.metrics.is_file() else {}
+    summary = read_object(folder.summary) if folder.is_finished else {}
+    evaluations = read_evaluations(folder.samples)
+    found = tables(events, evaluations, detail.points)
+    best = next((row["best"] for row in events.get("evaluation", ()) if is_number(row.get("best"))), None)
+    drawn = scene(config)
+    return {
+        "name": subject.name,
+        "group": subject.group,
+        "finished": bool(summary),
+        "verdict": verdict(events, summary),
+        "facts": facts(folder, config, events, summary),
+        "measures": measures(events, best),
+        "config": folder.config.read_text(encoding="utf-8"),
+        "tables": found,
+        "charts": charts(found, best),
+        "phases": [_phase(row) for row in events.get("phase", ())][-60:],
+        "scene": drawn,
+        "samples": samples(evaluations, drawn, detail),
+        "histogram": histogram(evaluations),
+        "moved": _moved(evaluations, drawn, detail),
+        "movies": movies(evaluations, drawn, detail),
+        "warnings": advice(events, summary),
+    }
+
+
+def verdict(events: Mapping[str, Sequence[Mapping[str, Any]]], summary: Mapping[str, Any]) -> dict[str, str]:
+    """The outcome in a sentence, and its kind: learnt, not learnt, or unfinished."""
+    measured = [row["reward"] for row in events.get("evaluation", ()) if is_number(row.get("reward"))]
+    moved = ""
+    if len(measured) > 1:
+        before, after = measured[0], measured[-1]
+        verb = "rose" if after > before else "fell" if after < before else "stayed"
+        moved = f"held-out reward {verb} from {before:.3g} to {after:.3g}"
+    if not summary:
+        step = max((row["step"] for rows in events.values() for row in rows), default=0)
+        so_far = f": {moved} so far" if moved else ""
+        return {"kind": "unfinished", "text": f"Not finished, at step {step:,}{so_far}."}
+    kind = summary.get("outcome", {"kind": "learnt"})["kind"]
+    closed = summary.get("gap_closed")
+    gap = f", {closed:.0%} of the way to the best possible" if closed is not None and closed > 0 else ""
+    if kind == "learnt":
+        return {"kind": "learnt", "text": f"Learnt: the {moved or 'run has finished'}{gap}."}
+    return {"kind": "not learnt", "text": f"Not learnt ({kind}): the {moved or 'run took no step'}."}
+
+
+def facts(
+    folder: RunFolder,
+    config: RunConfig,
+    events: Mapping[str, Sequence[Mapping[str, Any]]],
+    summary: Mapping[str, Any],
+) -> list[tuple[str, str]]:
+    """What was asked, and on which machine."""
+    try:
+        started = folder.started
+    except CheckpointError as problem:
+        warnings.warn(str(problem), DtmWarning, stacklevel=2)
+        started = {}
+    fields = ", ".join(f"{name} {value}" for name, value in asdict(config.method).items() if name != "name")
+    last = max((rows[-1] for rows in events.values() if rows), key=lambda row: row["step"], default={})
+    seconds = max((float(rows[-1].get("seconds") or 0) for rows in events.values() if rows), default=0.0)
+    memory = summary.get("peak_memory")
+    found = {
+        "Recipe": config.recipe,
+        "Task": config.task.kind,
+        "Method": f"{config.method.name} ({fields})" if fields else config.method.name,
+        "Base": config.model.base,
+        "Seed": config.seed,
+        "Command": started.get("command"),
+        "Machine": started.get("gpu") or started.get("processor"),
+        "Processes": started.get("processes"),
+        "Versions": ", ".join(
+            f"{name} {started[name]}" for name in ("dtm", "python", "torch") if name in started
+        ),
+        "Commit": started.get("commit"),
+        "Budget": config.budget,
+        "Steps": f"{last.get('step', 0):,}",
+        "Time": f"{seconds / 60:.1f} minutes",
+        "Peak memory": f"{memory / 2**30:.2f} GiB" if memory else None,
+        "Ended": summary.get("finished"),
+    }
+    return [(name, str(value)) for name, value in found.items() if value not in (None, "")]
+
+
+def measures(events: Mapping[str, Sequence[Mapping[str, Any]]], best: float | None) -> list[dict[str, Any]]:
+    """Base and latest value of every held-out measure."""
+    rows = events.get("evaluation", ())
+    if not rows:
+        return []
+    names = [name for name in rows[0] if is_number(rows[0][name]) and name not in (*SPENT, *NO_MEASURE)]
+    return [
+        {"name": name, "base": rows[0][name], "tuned": rows[-1].get(name)}
+        | ({"best": best} if name == "reward" and best is not None else {})
+        for name in names
+    ]
+
+
+VERSIONS = ("dtm", "python", "torch")
+NO_MEASURE = ("step", "tilt", "seconds", "best")
+PHASE = ("phase", "tilt", "h", "steps", "ess", "absorbed", "absorbed_error", "reward", "reason")
+
+
+def _phase(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row.get(name) for name in PHASE}
+
+
+def samples(evaluations: Sequence[Evaluated], drawn: dict[str, Any], detail: Detail) -> dict[str, Any]:
+    """A stratified few of the samples, and how many there are."""
+    total = sum(len(one.rows) for one in evaluations)
+    chosen = stratified(evaluations, detail.samples)
+    rows = [{"step": one.step, "tilt": one.tilt, **_sample(row, drawn, detail.clip)} for one, row in chosen]
+    return {"total": total, "rows": rows}
+
+
+def _sample(row: Mapping[str, Any], drawn: dict[str, Any], clip: int) -> dict[str, Any]:
+    prompt, completion = as_text(row["prompt"]), as_text(row["completion"])
+    found = {
+        "prompt": clipped(prompt, min(clip, PROMPT)),
+        "completion": clipped(completion, clip),
+        "reward": row["reward"],
+    }
+    picture = drawing(drawn, row["prompt"], row["completion"])
+    return found if picture is None else {**found, "drawing": picture}
+
+
+def _moved(evaluations: Sequence[Evaluated], drawn: dict[str, Any], detail: Detail) -> dict[str, Any] | None:
+    found = moved(evaluations)
+    if found is None:
+        return None
+    for side in ("gained", "lost"):
+        found[side] = [
+            _sample(change["row"], drawn, detail.clip // 4)
+            | {"before": change["before"], "after": change["after"]}
+            for change in found[side]
+        ]
+    return found
+
+
+def movies(evaluations: Sequence[Evaluated], drawn: dict[str, Any], detail: Detail) -> list[dict[str, Any]]:
+    """The recorded reveals by prompt, each with the replays of some evaluations; the base's first."""
+    recorded = [one for one in evaluations if any("replay" in row for row in one.rows)]
+    prompts: dict[str, list[dict[str, Any]]] = {}
+    for one in (recorded[place] for place in spread_out(len(recorded), MOVIES)):
+        for row in one.rows:
+            if "replay" in row:
+                sample = {"step": one.step, "tilt": one.tilt, **_sample(row, drawn, detail.clip)}
+                replay = sample | _replay(row["replay"])
+                prompts.setdefault(as_text(row["prompt"]), []).append(replay)
+    shown = list(prompts.items())[: detail.movies]
+    return [{"prompt": clipped(prompt, PROMPT), "replays": replays} for prompt, replays in shown]
+
+
+def _replay(found: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded replay with short tokens."""
+    options = [[[clipped(text, TOKEN), p] for text, p in row] for row in found["alternatives"]]
+    return {**found, "tokens": [clipped(text, TOKEN) for text in found["tokens"]], "alternatives": options}
+
+
+def clipped(text: str, most: int) -> str:
+    """The text, or its beginning with the number of characters left out.
+
+    >>> clipped("abcdef", 4)
+    'abcd … (2 more characters)'
+    """
+    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most:,} more characters)"

@@ -1,0 +1,168 @@
+"""The samples of a run's evaluations: a stratified few, histograms of the reward, and where mass moved."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dtm.evaluation.reveals import as_text
+from dtm.runs.events import read_lines
+
+NAME = re.compile(r"step-(\d+)-tilt-([\d.]+)\.jsonl")
+MOST_EVALUATIONS = 8
+"""Evaluations whose samples and histograms are shown: the first, the last, and some between."""
+BINS = 20
+MOST_MOVED = 10
+"""Answers listed as gained, and as lost."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The samples of one evaluation."""
+
+    step: int
+    tilt: float
+    rows: list[dict[str, Any]]
+
+    @cached_property
+    def by_prompt(self) -> dict[str, list[dict[str, Any]]]:
+        """Rows of each prompt; those of a prompt are neighbours in the file."""
+        groups: dict[str, list[dict[str, Any]]] = {}
+        last, rows = object(), list[dict[str, Any]]()
+        for row in self.rows:
+            if row["prompt"] != last:
+                last = row["prompt"]
+                rows = groups.setdefault(json.dumps(last), [])
+            rows.append(row)
+        return groups
+
+    @property
+    def interval(self) -> tuple[float | None, float | None]:
+        """95 % interval of the mean reward over prompts, whose completions are not independent."""
+        groups = self.by_prompt.values()
+        means = [sum(row["reward"] for row in rows) / len(rows) for rows in groups]
+        if len(means) < 2:
+            return None, None
+        mean = sum(means) / len(means)
+        spread = sum((value - mean) ** 2 for value in means) / (len(means) - 1)
+        half = 1.96 * math.sqrt(spread / len(means))
+        return mean - half, mean + half
+
+
+def read_evaluations(folder: Path) -> list[Evaluated]:
+    """Every evaluation's samples, in order; rows without a reward are left out."""
+    found = []
+    for path in sorted(folder.glob("step-*.jsonl")):
+        name = NAME.fullmatch(path.name)
+        rows = list(read_lines(path, ("prompt", "completion", "reward"))) if name else []
+        rows = [row for row in rows if isinstance(row["reward"], (int, float))]
+        if name and rows:
+            found.append(Evaluated(int(name[1]), round(float(name[2]), 4), rows))
+    return found
+
+
+def spread_out(count: int, most: int) -> list[int]:
+    """At most ``most`` of ``count`` places, evenly from the first to the last.
+
+    >>> spread_out(3, 8), spread_out(101, 3), spread_out(5, 1)
+    ([0, 1, 2], [0, 50, 100], [4])
+    """
+    if count <= most:
+        return list(range(count))
+    if most < 2:
+        return [count - 1] * most
+    return sorted({round(place * (count - 1) / (most - 1)) for place in range(most)})
+
+
+def shown_evaluations(evaluations: Sequence[Evaluated]) -> list[Evaluated]:
+    """The first, the last, and some between."""
+    return [evaluations[place] for place in spread_out(len(evaluations), MOST_EVALUATIONS)]
+
+
+def stratified(evaluations: Sequence[Evaluated], most: int) -> list[tuple[Evaluated, dict[str, Any]]]:
+    """About ``most`` samples: as many of each evaluation, evenly over the order of their rewards."""
+    chosen = shown_evaluations(evaluations)
+    each = max(1, most // max(len(chosen), 1))
+    found = []
+    for one in chosen:
+        ranked = sorted(one.rows, key=lambda row: row["reward"])
+        found += [(one, ranked[place]) for place in spread_out(len(ranked), each)]
+    return found
+
+
+def histogram(evaluations: Sequence[Evaluated]) -> dict[str, Any] | None:
+    """Counts of rewards in shared bins, a row for each evaluation shown; None without samples."""
+    chosen = shown_evaluations(evaluations)
+    rewards = [[row["reward"] for row in one.rows] for one in chosen]
+    everything = sorted({value for values in rewards for value in values})
+    if not everything:
+        return None
+    if len(everything) <= BINS:  # a bar for each value
+        place = {value: index for index, value in enumerate(everything)}
+        labels = [f"{value:.4g}" for value in everything]
+        counts = [[0] * len(everything) for _ in chosen]
+        for row, values in zip(counts, rewards, strict=True):
+            for value in values:
+                row[place[value]] += 1
+    else:
+        low, high = everything[0], everything[-1]
+        width = (high - low) / BINS
+        labels = [f"{low + k * width:.3g} to {low + (k + 1) * width:.3g}" for k in range(BINS)]
+        counts = [[0] * BINS for _ in chosen]
+        for row, values in zip(counts, rewards, strict=True):
+            for value in values:
+                row[min(int((value - low) / width), BINS - 1)] += 1
+    steps = [{"step": one.step, "tilt": one.tilt} for one in chosen]
+    return {"labels": labels, "counts": counts, "evaluations": steps}
+
+
+def moved(evaluations: Sequence[Evaluated]) -> dict[str, Any] | None:
+    """Answers that the tuned model gives more and less often than the base; None without two evaluations.
+
+    "share" is the mean total variation between the answers of a prompt before and after, as drawn.
+    """
+    if len(evaluations) < 2:
+        return None
+    before, after = evaluations[0].by_prompt, evaluations[-1].by_prompt
+    changes, variations = list[dict[str, Any]](), list[float]()
+    for prompt in before.keys() & after.keys():
+        old, new = before[prompt], after[prompt]
+        shares = [
+            {answer: count / len(rows) for answer, count in _answers(rows).items()} for rows in (old, new)
+        ]
+        known = {repr(row["completion"]): row for row in (*old, *new)}
+        total = 0.0
+        for answer in sorted(shares[0].keys() | shares[1].keys()):
+            was, now = (share.get(answer, 0.0) for share in shares)
+            total += abs(now - was) / 2
+            if now != was:
+                changes.append({"row": known[answer], "before": was, "after": now})
+        variations.append(total)
+    if not variations:
+        return None
+    changes.sort(key=_by_change)
+    gained = [change for change in changes if change["after"] > change["before"]]
+    lost = [change for change in changes if change["after"] < change["before"]]
+    share = sum(variations) / len(variations)
+    return {"share": share, "gained": gained[:MOST_MOVED], "lost": lost[:MOST_MOVED]}
+
+
+def _by_change(change: Mapping[str, Any]) -> tuple[float, float, str]:
+    """Largest change first; then the highest reward, and the text, so that the order is always the same."""
+    row = change["row"]
+    return (
+        -abs(change["after"] - change["before"]),
+        -float(row["reward"]),
+        as_text([row["prompt"], row["completion"]]),
+    )
+
+
+def _answers(rows: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    return Counter(repr(row["completion"]) for row in rows)

@@ -1,0 +1,88 @@
+"""What a page says about single samples and about the run: drawings, checked sums, warnings."""
+
+from __future__ import annotations
+
+import pytest
+
+from dtm.config import MazeConfig, MiniConfig, RunConfig
+from dtm.report.page.advice import advice
+from dtm.report.page.drawings import drawing, scene
+
+
+def test_a_sudoku_is_drawn_with_the_cells_that_break_a_rule():
+    shown = scene(RunConfig(task=MiniConfig(kind="sudoku-mini")))
+    puzzle = "1234341200004321"
+    right = drawing(shown, f"{puzzle}>", "1234341221434321")
+    assert (right["solved"], right["wrong"]) == (True, [])
+    wrong = drawing(shown, f"{puzzle}>", "1134341221434321")
+    assert not wrong["solved"]
+    assert {0, 1} <= set(wrong["wrong"])
+    language = drawing(
+        {"kind": "sudoku", "whole": False},
+        [{"role": "user", "content": f"puzzle: 4321000012340000 Answer: … puzzle: {puzzle}\nAnswer:"}],
+        "<answer>\n1234341221434321\n</answer>",
+    )
+    assert (language["puzzle"], language["solved"]) == (puzzle, True)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "whole"),
+    [
+        ("03,40,22=65>", "03+40+22", True),
+        ("Numbers: [3, 40, 22]\nTarget: 65", "so <answer>3+40+22</answer>", False),
+        (
+            "Using only the numbers [3, 40, 22] create an expression that evaluates to exactly 65. "
+            "For example, if the numbers are [2, 3, 4] and the target is 5",
+            "<answer>\n40+22+3 = 65\n</answer>",
+            False,
+        ),
+    ],
+)
+def test_countdowns_arithmetic_is_checked(prompt, completion, whole):
+    shown = {"kind": "countdown", "whole": whole}
+    found = drawing(shown, prompt, completion)
+    assert (found["numbers"], found["target"], found["value"]) == ([3, 40, 22], 65, "65")
+    assert found["uses"]
+    assert found["solved"]
+    wrong = drawing(shown, prompt, completion.replace("22", "23"))
+    assert (wrong["value"], wrong["uses"], wrong["solved"]) == ("66", False, False)
+
+
+def test_what_is_no_maze_no_grid_and_no_sum_is_shown_as_text():
+    maze = scene(RunConfig(task=MazeConfig(size=7)))
+    assert drawing(maze, [[1, 1], [1, 3]], [[1, 1], None, [1, 3]])["path"] == [[1, 1], None, [1, 3]]
+    assert drawing(maze, "text", [[1, 1]]) is None
+    assert drawing({"kind": "sudoku", "whole": True}, "no digits", "1") is None
+    assert drawing({"kind": "countdown", "whole": True}, "no numbers", "1") is None
+    assert drawing({"kind": "text"}, "a", "b") is None
+
+
+def test_warnings_come_with_a_remedy():
+    phase = {
+        "phase": 1,
+        "steps": 4,
+        "ess": 0.5,
+        "absorbed": 0.2,
+        "cause": "the buffer is small: raise --replay.prompts",
+    }
+    evaluations = [{"distinct": 0.9, "valid": 0.99}, {"distinct": 0.2, "valid": 0.8}]
+    events = {
+        "phase": [phase, {**phase, "cause": None, "ess": 0.001}],
+        "audit": [{"falls_back": "the mean reward is off"}],
+        "rollouts": [{"skipped": 3}, {"skipped": 0}],
+        "evaluation": evaluations,
+    }
+    summary = {
+        "too_long": {"train": 5},
+        "outcome": {"kind": "not absorbed", "text": "moved. Raise --optimizer.lr"},
+    }
+    found = advice(events, summary)
+    assert all(one["fix"] for one in found)
+    assert [one["what"].split()[0] for one in found] == [
+        *("The", "Phase", "Phase", "Rollouts", "The", "5", "Diversity", "Fewer")
+    ]
+    assert found[1] == {
+        "what": "Phase 2 absorbed 20% of its tilt: the buffer is small.",
+        "fix": "raise --replay.prompts",
+    }
+    assert advice({}, {}) == []

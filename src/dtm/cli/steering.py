@@ -245,9 +245,10 @@ def describe(answers: Answers, show: str) -> list[str]:
         lines.append(f"KL to the sampled law: at most log n − (n − 1)/n = {kl_bound(n):.2f} nats")
     if method.tilt is not None:
         share = float((1 / steered.weight.square().sum(1)).mean())
-        lines.append(
-            f"log Z {float(steered.log_z.mean()):.3f}, effective {share:.1f} of {n}: means over prompts"
-        )
+        tokens = steered.rows.tokens.view(prompts, n, -1)
+        distinct = sum(len(each.unique(dim=0)) for each in tokens) / prompts
+        carried = f"effective {share:.1f} of {n}, distinct {distinct:.1f}"
+        lines.append(f"log Z {float(steered.log_z.mean()):.3f}, {carried}: means over prompts")
     effort = steered.effort
     each = f"{effort.forwards / prompts:,.0f} forward passes and {effort.rewards / prompts:,.0f} reward calls"
     lines.append(f"cost of an answer: {each}; of all {prompts}: {effort.forwards:,} and {effort.rewards:,}")

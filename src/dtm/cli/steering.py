@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dtm.cli.asking import BLOCK, LENGTH, MODEL, decoder_of, find_source
+from dtm.cli.asking import LENGTH, MODEL, decoder_of, find_source
 from dtm.cli.parse import refuse, refuse_model
 from dtm.errors import nearest, require
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dtm.tasks.language import LanguageTask
     from dtm.tasks.rewards import Scorer
 
+BATCH = 32
+"""Rows of a language model that are decoded together."""
 SWEEPS = 4
 """Sweeps of --gibbs without a number."""
 OF_SMC = ("gibbs", "values", "draws", "correct")
@@ -159,7 +161,7 @@ def _of_model(options: argparse.Namespace, method: Steering) -> tuple[Answers, T
             method,
             decoder,
             seed=derived_seed(options.seed, "sample noise"),
-            batch=BLOCK,
+            batch=BATCH,
         )
     return answers, task
 

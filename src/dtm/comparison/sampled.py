@@ -110,16 +110,7 @@ def beside(runs: Sequence[Run], text: str, tilt: float | None, seeds: Sequence[i
     if tilt is None and reached:
         tilt = fmean(reached)
     first = runs[0]
-    rows = [
-        Sampled(
-            **kept_json(
-                first.path / f"test-base-{_label(method)}-{seed}.json",
-                lambda method=method, seed=seed: asdict(_sampled(first.assembly, method, seed)),  # type: ignore[misc]
-            )
-        )
-        for method in _named(text, tilt)
-        for seed in seeds
-    ]
+    rows = [_kept(first, method, seed) for method in _named(text, tilt) for seed in seeds]
     base = kept_json(first.path / "test-base-rollouts.json", lambda: _rollouts(first.assembly))
     mean = None if tilt is None else tilted_mean(torch.tensor(base["reward"]), tilt)
     return Beside(rows, base["forwards"], base["tokens"], mean)
@@ -131,6 +122,11 @@ def _named(text: str, tilt: float | None) -> list[Steering]:
     names = [method.name for method in methods]
     require(len(set(names)) == len(names), f"--also: {text} names a method twice")
     return methods
+
+
+def _kept(run: Run, method: Steering, seed: int) -> Sampled:
+    path = run.path / f"test-base-{_label(method)}-{seed}.json"
+    return Sampled(**kept_json(path, lambda: asdict(_sampled(run.assembly, method, seed))))
 
 
 def _label(method: Steering) -> str:

@@ -132,7 +132,7 @@ def smc_tends_to_the_tilted_law() -> float:
     for values in (exact_values(world), wrong_values, "one-shot"):
         distance = []
         for n in (4, 64):
-            found = repeated(world, SMC(n=n, tilt=A, values=values, threshold=0.9), 6_400 // n, n)
+            found = repeated(world, SMC(n=n, tilt=A, values=values, threshold=0.8), 6_400 // n, n)
             law = torch.zeros_like(world.prob)
             law.index_add_(0, number(found.rows.tokens, world.vocab), found.weight.flatten())
             distance.append(float(total_variation(law / law.sum(), world.tilted(A).prob)))

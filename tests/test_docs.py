@@ -96,7 +96,7 @@ def test_every_command_line_of_the_documentation_parses(page, line, monkeypatch)
 RUN = ("--config", "--out", "--processes", "--track")
 COMPARE = (
     *("--methods", "--budget", "--seeds", "--jobs", "--processes", "--out", "--set", "--settings"),
-    "--trials",
+    *("--trials", "--also", "--tilt"),
 )
 SWEEP = ("--vary", "--seeds", "--jobs", "--processes", "--out")
 
@@ -158,7 +158,8 @@ def test_files_and_modules_named_in_the_text_exist(page):
     for path in re.findall(r"`((?:tests|examples|benchmarks|src/dtm)/[\w/.-]+)`", text):
         assert (ROOT / path).exists(), f"{page.name} names {path}"
     packages = (
-        "config|loop|runs|capacity|engine|methods|masking|models|tasks|evaluation|report|recipes|verify|cli"
+        "config|loop|runs|capacity|engine|methods|masking|models|tasks|steering|evaluation|report|recipes"
+        "|verify|cli"
     )
     for path in re.findall(rf"`((?:{packages})/[\w/]+\.py)", text):
         assert (ROOT / "src" / "dtm" / path).exists(), f"{page.name} names {path}"

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from dtm.models.hugging_face import HuggingFaceDenoiser
     from dtm.models.storage import load_model, save_model
     from dtm.recipes import recipe
+    from dtm.steering import SMC, BestOf, steer
 
 _HOMES = {
     "AdaptiveControl": "dtm.losses",
+    "BestOf": "dtm.steering",
     "CDTM": "dtm.methods",
     "Decoder": "dtm.engine",
     "Denoiser": "dtm.models",
@@ -36,6 +38,7 @@ _HOMES = {
     "MethodConfig": "dtm.config",
     "Run": "dtm.api",
     "RunConfig": "dtm.config",
+    "SMC": "dtm.steering",
     "TaskConfig": "dtm.config",
     "Transformer": "dtm.models",
     "TransformerConfig": "dtm.models",
@@ -45,12 +48,15 @@ _HOMES = {
     "pretrain": "dtm.api",
     "recipe": "dtm.recipes",
     "save_model": "dtm.models.storage",
+    "steer": "dtm.steering",
     "train": "dtm.api",
 }
 
 __all__ = [
     "CDTM",
+    "SMC",
     "AdaptiveControl",
+    "BestOf",
     "Decoder",
     "Denoiser",
     "DtmError",
@@ -68,6 +74,7 @@ __all__ = [
     "pretrain",
     "recipe",
     "save_model",
+    "steer",
     "train",
 ]
 

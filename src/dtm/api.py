@@ -17,6 +17,7 @@ from typing import Any
 from safetensors.torch import load_file
 
 from dtm.config import EvaluationConfig, RunConfig
+from dtm.engine import Decoder, Uniform
 from dtm.engine.collect import Collector
 from dtm.errors import require
 from dtm.evaluation.cost import bound, divergence, instructions
@@ -39,6 +40,7 @@ from dtm.models.weights import save_weights
 from dtm.random import derived_seed, stream
 from dtm.recipes import recipe
 from dtm.report.page.write import RunPage
+from dtm.records import Prompts
 from dtm.report.run import write_report
 from dtm.report.trackers import Track, require_tracker
 from dtm.runs.bases import SOURCES, check_base, find_base
@@ -47,6 +49,8 @@ from dtm.runs.events import Callback, JsonLines, SampleFiles, read_events
 from dtm.runs.folder import RunFolder, read_object
 from dtm.runs.interrupts import Interrupted, Interrupts
 from dtm.runs.resume import Resume, find_run, held, note_changes, require_same_config, with_remedy
+from dtm.steering import Steering
+from dtm.steering.task import Answers, steer_task
 from dtm.tasks.base import Reward
 from dtm.tasks.language import LanguageTask
 from dtm.writing import write_json
@@ -133,6 +137,44 @@ class Run:
             drawn = collector.collect(asked, completions, 0.0, derived_seed(seed, "sample noise"))
         samples = zip(drawn.prompts, drawn.completions, drawn.rollouts.reward.tolist(), strict=True)
         return [f"{task.show(prompt, text)}\nreward {reward:.3f}" for prompt, text, reward in samples]
+
+    def steer(
+        self,
+        method: Steering,
+        prompts: int = 2,
+        completions: int = 1,
+        base: bool = False,
+        correct: bool = False,
+        temperature: float | None = None,
+        seed: int = 0,
+    ) -> Answers:
+        """Completions of held-out prompts, steered by the run's own reward with `BestOf` or `SMC`.
+
+        The same prompts as those of `sample`; each is answered ``completions`` times, independently.
+
+        Args:
+            method: the steering.
+            prompts: test prompts.
+            completions: answers of each.
+            base: steer the base instead of the tuned model.
+            correct: SMC alone: draw from the base's tilted law, with the tuned model as the proposal; in
+                uniform order, at temperature 1 and without shortcuts.
+            temperature: of the decoder; None: the run's own.
+            seed: which prompts and which noise.
+        """
+        EvaluationConfig(prompts=prompts, completions=completions)  # refuses numbers below one
+        require(not (base and correct), "correct needs the tuned model as its proposal: leave out base")
+        require(not correct or temperature is None, "correct draws at 1: leave out the temperature")
+        assembly = self.assembly
+        decoder = (
+            assembly.decoder if temperature is None else replace(assembly.decoder, temperature=temperature)
+        )
+        if correct:  # the order must not depend on the model, nor tokens on a temperature
+            decoder = replace(decoder.without_shortcuts, order=Uniform(), temperature=1.0)
+        asked = assembly.task.prompts("test", prompts, stream(seed, "sample prompts")).repeat(completions)
+        model = assembly.base if base else self.checked_model()
+        target = assembly.base if correct else None
+        return steer(assembly, model, method, asked, derived_seed(seed, "sample noise"), decoder, target)
 
 
 def train(
@@ -297,6 +339,36 @@ def measure(assembly: Assembly, model: Denoiser, evaluation: EvaluationConfig | 
     with placement.autocast():
         collector = Collector(assembly.task, assembly.scorer, engine, assembly.group)
         return evaluate(collector, setting, placement.device)
+
+
+def steer(
+    assembly: Assembly,
+    model: Denoiser,
+    method: Steering,
+    prompts: Prompts,
+    seed: int,
+    decoder: Decoder | None = None,
+    target: Denoiser | None = None,
+) -> Answers:
+    """Steer a model on prompts of an assembly's task, with its reward and, by default, its decoder."""
+    placement, decoder = assembly.placement, decoder or assembly.decoder
+    decoder = replace(decoder, refresh=1)  # rows stop at the end of each block
+
+    def ready(given: Denoiser) -> Denoiser:
+        return for_decoding(given.to(placement.device).eval(), decoder.fp8)
+
+    with placement.autocast():
+        return steer_task(
+            ready(model),
+            assembly.task,
+            assembly.scorer,
+            prompts.to(placement.device),
+            method,
+            decoder,
+            seed=seed,
+            batch=assembly.config.decoding.batch,
+            target=None if target is None else ready(target),
+        )
 
 
 def tuning_cost(assembly: Assembly, tuned: Transformer, evaluation: EvaluationConfig) -> dict[str, float]:

@@ -13,7 +13,7 @@ import pytest
 import dtm
 from dtm import api
 from dtm.cli import main
-from dtm.comparison.results import gather, interval
+from dtm.comparison.results import gather, interval, with_sampling
 from dtm.comparison.settings import contestants, with_method
 from dtm.comparison.table import markdown
 from dtm.errors import CheckpointError, ConfigError
@@ -182,6 +182,37 @@ def test_the_table_has_the_base_and_every_method(entries):
     assert "resident set of the process" in text
 
 
+def test_steered_sampling_of_the_base_stands_beside_the_methods(entries, tmp_path, monkeypatch):
+    monkeypatch.setattr("dtm.comparison.sampled.ROLLOUTS", 16)
+    runs = [copied(entries[name, 0], tmp_path / name) for name in ("c-dtm", "spg")]
+    plain = gather(runs)
+    found = with_sampling(plain, runs, "best-of-4,smc-2", None)
+    beside = found.beside
+    assert beside.methods == ["best-of-4", "smc-2"]
+    assert beside.tilted.tilt == runs[0].summary["tilt"]  # c-dtm's, not the iterations of spg
+    assert beside.tilted.low < beside.tilted.mean < beside.tilted.high
+    assert beside.tilted.rollouts == 16
+    (best,), (smc,) = beside.of("best-of-4"), beside.of("smc-2")
+    assert best.test.keys() == smc.test.keys() == plain.base.keys()
+    assert best.test["reward"] > plain.base["reward"]
+    assert best.rewards == 4
+    assert best.tokens > 3 * beside.tokens
+    assert smc.forwards > 2 * beside.forwards * 0.8
+    lines = markdown(found).splitlines()
+    (head,) = [line for line in lines if line.endswith("| passes per answer | rewards per answer |")]
+    rows = {line.split(" | ")[0][2:]: line for line in lines if line.startswith("| ")}
+    assert rows["best-of-4"].endswith(" | 4 |")
+    assert rows["c-dtm"].endswith(" | 0 |")
+    assert {line.count("|") for line in rows.values()} == {head.count("|")}
+    (law,) = [name for name in rows if name.startswith("tilted law, a = ")]
+    assert f"{beside.tilted.mean:.3f} ± {beside.tilted.high - beside.tilted.mean:.3f}" in rows[law]
+    assert sum("tokens per answer" in note for note in found.notes) == 2
+    json.dumps(found.to_json("dtm compare …"))
+    monkeypatch.setattr("dtm.api.steer", lambda *_: pytest.fail("asked again"))
+    assert with_sampling(plain, runs, "best-of-4,smc-2", None) == found
+    assert "passes per answer" not in markdown(plain)
+
+
 # ── what is refused ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -312,6 +343,17 @@ def test_methods_are_compared_and_a_finished_comparison_runs_nothing(tiny, tmp_p
         (["maze-small", "--runs", "here"], "maze-small: --runs compares finished runs"),
         (["--runs", "here", "--set", "spg.draws=4"], "--set starts runs"),
         (["--runs", "here"], "no run in here"),
+        (["maze-small", "--budget", "5m", "--also", "smc16"], "write best-of-N or smc-N"),
+        (["maze-small", "--budget", "5m", "--also", ","], "--also names nothing"),
+        (["maze-small", "--budget", "5m", "--also", "smc-4,smc-4"], "names a method twice"),
+        (["maze-small", "--budget", "5m", "--also", "best-of-0"], "at least 1 completion"),
+        (["maze-small", "--budget", "5m", "--also", "smc-4", "--methods", "spg"], "give a with --tilt A"),
+        (["maze-small", "--budget", "5m", "--also", "smc-4", "--tilt", "-1"], "must be a number that is not"),
+        (["maze-small", "--budget", "5m", "--tilt", "1"], "--tilt is that of --also"),
+        (
+            ["maze-small", "--budget", "5m", "--also", "best-of-4", "--decoding.temperature", "0"],
+            "set --decoding.temperature 1",
+        ),
         (["--runs", "here", "--tilt.step", "1"], "can change nothing"),
     ],
 )

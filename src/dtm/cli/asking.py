@@ -82,7 +82,8 @@ class Speaker:
         from dtm.models.families import read_shape
 
         length = LENGTH if options.length is None else options.length
-        decoder = _decoder(options, length, read_shape(source.weights, source.asked)[1].attention_block)
+        block = read_shape(source.weights, source.asked)[1].attention_block
+        decoder = decoder_of(options, length, block, options.temperature or 0.0)
         subject = Subject.load(source, options.device or "auto", options.precision or "auto")
         return cls(subject, decoder, length)
 
@@ -102,7 +103,9 @@ class Speaker:
         return Answer(subject.chat.read(tokens[~ended].tolist()).strip(), list(frames(tokens, steps)))
 
 
-def _decoder(options: argparse.Namespace, length: int, attention_block: int | None) -> Decoder:
+def decoder_of(
+    options: argparse.Namespace, length: int, attention_block: int | None, temperature: float
+) -> Decoder:
     """The decoder of the options; a block-causal model has a block size of its own."""
     require(length >= 1, f"--length must be at least 1, got {length}")
     block = (attention_block or min(BLOCK, length)) if options.block is None else options.block
@@ -128,7 +131,7 @@ def _decoder(options: argparse.Namespace, length: int, attention_block: int | No
         order=SampledConfidence(),
         block=block,
         tokens_per_step=length // steps,
-        temperature=options.temperature or 0.0,
+        temperature=temperature,
         cache="prefix",
         until_end=True,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from dtm.cli.threads import add_threads, share_threads
 from dtm.errors import require
 
 if TYPE_CHECKING:
+    from dtm.api import Run
     from dtm.comparison.results import Comparison
     from dtm.config import RunConfig
 
@@ -28,6 +30,7 @@ budgets
 examples
   dtm compare sudoku-mini --methods c-dtm,spg --budget 2m
   dtm compare countdown-mini --methods c-dtm,spg,wd1 --budget 1e8tokens --jobs 4 --tune --set spg.draws=4
+  dtm compare sudoku-mini --methods c-dtm --budget 2m --also best-of-16,smc-16
   dtm compare --runs runs/a runs/b --out runs/a-and-b
 """
 STARTING = (
@@ -48,6 +51,7 @@ STARTING = (
 def compare(arguments: list[str]) -> int:
     """Compare methods on the same base, prompts, decoder and budget."""
     options, flags = _parser().parse_known_args(arguments)
+    require(options.tilt is None or options.also is not None, "--tilt is that of --also best-of-N,smc-N")
     if options.runs is not None:
         require(not flags, f"--runs compares finished runs as they are: {' '.join(flags)} can change nothing")
         require(options.recipe is None, f"{options.recipe}: --runs compares finished runs, and starts none")
@@ -97,6 +101,17 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="trials of each method with --tune (default: 6, or the smallest grid)",
     )
+    add(
+        "--also",
+        metavar="A,B,…",
+        help="sample the base beside them, steered by the reward: best-of-N, smc-N",
+    )
+    add(
+        "--tilt",
+        type=float,
+        metavar="A",
+        help="a of --also smc-N and of the tilted law's line (default: the mean that annealed runs reach)",
+    )
     add_threads(add)
     add("--dry-run", action="store_true", default=None, help="list the runs with their state and stop")
     add("--runs", nargs="+", type=Path, metavar="RUN", help="compare these finished runs and start none")
@@ -108,7 +123,8 @@ def _gathered(options: argparse.Namespace) -> tuple[Comparison, Path]:
     from dtm.comparison.results import gather
     from dtm.runs.folder import RUNS, unused
 
-    comparison = gather([Run.open(folder) for folder in options.runs])
+    runs = [Run.open(folder) for folder in options.runs]
+    comparison = _with_sampling(gather(runs), runs, options)
     return comparison, options.out or unused(RUNS / "comparison")  # an earlier one is not written over
 
 
@@ -116,6 +132,7 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
     """The comparison and its folder; None: the plan was asked for, and printed."""
     from dtm.comparison.extension import EXTENSIONS
     from dtm.comparison.results import gather
+    from dtm.comparison.sampled import check_also
     from dtm.comparison.settings import contestants, parse_names, parse_set, read_settings
     from dtm.comparison.sweep import over_seeds, run_all
     from dtm.comparison.tuning import Trial, grid_size, tune
@@ -135,6 +152,8 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
     names = parse_names(options.methods or "c-dtm,spg")
     given = [] if options.settings is None else read_settings(options.settings)
     configs = contestants(start, names, [*given, *map(parse_set, options.set or [])])
+    if options.also is not None:
+        check_also(options.also, options.tilt, configs)
     out = options.out or RUNS / f"{options.recipe}-compare"
     if jobs > 1 and Budget.parse(str(start.budget)).unit == "seconds":
         print("runs side by side share the machine: a minute of each is less than a minute alone")
@@ -151,7 +170,17 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
     if options.tune:
         configs, trials = tune(configs, count, out / "tuning", jobs, processes=processes)
     runs = run_all(over_seeds(configs, seeds), out, jobs, processes=processes)
-    return gather([runs[f"{name}-{seed}"] for name in configs for seed in seeds], trials), out
+    finished = [runs[f"{name}-{seed}"] for name in configs for seed in seeds]
+    return _with_sampling(gather(finished, trials), finished, options), out
+
+
+def _with_sampling(comparison: Comparison, runs: Sequence[Run], options: argparse.Namespace) -> Comparison:
+    """The comparison with what --also asks for."""
+    from dtm.comparison.results import with_sampling
+
+    if options.also is None:
+        return comparison
+    return with_sampling(comparison, runs, options.also, options.tilt)
 
 
 def _recipe(options: argparse.Namespace, flags: list[str]) -> RunConfig:

@@ -1,12 +1,13 @@
 """`dtm sample`: completions of a run's own prompts, or a model answering a prompt step by step.
 
-``--prompt`` selects the second.
+``--prompt`` selects the second. With ``--best-of`` or ``--smc`` a reward steers them (`dtm.cli.steering`).
 """
 
 from __future__ import annotations
 
 import argparse
 
+from dtm.cli import steering
 from dtm.cli.asking import MODEL, Speaker, add_options, find_source
 from dtm.cli.parse import make_parser, refuse, refuse_model, seed
 
@@ -18,6 +19,9 @@ OF_PROMPTS = ("length", "steps", "block", "temperature", "device", "precision", 
 def sample(arguments: list[str]) -> int:
     """Show completions of a run, or watch a model answer a prompt step by step."""
     options = _sample_parser().parse_args(arguments)
+    if options.best_of is not None or options.smc is not None:
+        return steering.steer(options)
+    refuse(options, steering.OPTIONS, "steers: it needs --best-of N or --smc N")
     if options.prompt is not None:
         refuse(options, OF_RUNS, "is for runs, without --prompt")
         return _denoise(options)
@@ -40,7 +44,8 @@ def _sample_parser() -> argparse.ArgumentParser:
     parser = make_parser(
         "sample",
         "Draw completions from a run's model and show them; or, with --prompt, ask a model something and\n"
-        "watch its answer being uncovered.",
+        "watch its answer being uncovered. With --best-of or --smc a reward steers the draws: that of the\n"
+        "run, of a task, or yours.",
     )
     parser.add_argument(
         "model", metavar="MODEL_OR_RUN", help="a run's folder; with --prompt also a model's, or its name"
@@ -53,6 +58,7 @@ def _sample_parser() -> argparse.ArgumentParser:
     asked = parser.add_argument_group("a prompt of yours")
     asked.add_argument("--prompt", metavar="TEXT", help="what the model is asked")
     add_options(asked.add_argument)
+    steering.add_steering(parser.add_argument_group("steering by a reward").add_argument)
     return parser
 
 

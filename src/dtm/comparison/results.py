@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from dtm import api
 from dtm.api import Run
 from dtm.comparison.audit import audited, read_fingerprint
+from dtm.comparison.sampled import Beside, beside
 from dtm.comparison.settings import label, own_settings
 from dtm.comparison.tuning import Trial, tuning_notes
 from dtm.config.budget import SPENT, Budget
@@ -71,6 +72,8 @@ class Comparison:
     notes: list[str]
     """Notes for the reader of the table."""
     trials: list[Trial] = field(default_factory=list)
+    beside: Beside | None = None
+    """Steered sampling of the base, where it was asked for."""
 
     @property
     def methods(self) -> list[str]:
@@ -117,6 +120,7 @@ class Comparison:
             "method": METHOD,
             "memory": memory_words(self),
             "base": self.base,
+            "steered": None if self.beside is None else asdict(self.beside),
             "summary": self.summary(),
             "settings": self.settings,
             "notes": self.notes,
@@ -124,6 +128,13 @@ class Comparison:
             "fingerprint": self.shared,
             "rows": [asdict(row) for row in self.rows],
         }
+
+
+def with_sampling(comparison: Comparison, runs: Sequence[Run], also: str, tilt: float | None) -> Comparison:
+    """The comparison with the base's steered samples beside the runs; ``also`` as in best-of-16,smc-16."""
+    found = beside(runs, also, tilt, comparison.seeds)
+    spent = fmean(float(row.cost["spent_tokens"]) for row in comparison.rows)
+    return replace(comparison, beside=found, notes=[*comparison.notes, *found.notes(spent)])
 
 
 def gather(runs: Sequence[Run], trials: Sequence[Trial] = ()) -> Comparison:

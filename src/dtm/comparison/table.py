@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from rich.table import Table
 
-from dtm.comparison.results import COSTS, Comparison, memory_words
+from dtm.comparison.results import COSTS, Comparison, interval, memory_words
+from dtm.comparison.sampled import Beside
 
 HEADS = {
     "spent_seconds": "seconds",
@@ -15,6 +17,8 @@ HEADS = {
     "peak_memory": "memory, MiB",
 }
 """Column titles of the costs."""
+ANSWER = ("passes per answer", "rewards per answer")
+"""Column titles of what steering costs, where it is compared."""
 
 
 def table(comparison: Comparison) -> Table:
@@ -45,20 +49,45 @@ def _caption(comparison: Comparison) -> str:
     seeds = ", ".join(map(str, comparison.seeds))
     over = f"mean over seeds {seeds} ± half of the 95 % interval (Student's t)"
     alone = f"seed {seeds} alone: no interval"
-    return f"{over if len(comparison.seeds) > 1 else alone}; memory at its peak, {memory_words(comparison)}"
+    words = f"{over if len(comparison.seeds) > 1 else alone}; memory at its peak, {memory_words(comparison)}"
+    if comparison.beside is None or comparison.beside.tilted is None:
+        return words
+    count = comparison.beside.tilted.rollouts
+    return f"{words}; tilted law: {count} weighted rollouts of the base per prompt, ± 1.96 standard errors"
 
 
 def _heads(comparison: Comparison) -> list[str]:
-    return [*(name.replace("_", " ") for name in comparison.base), *HEADS.values()]
+    heads = [*(name.replace("_", " ") for name in comparison.base), *HEADS.values()]
+    return heads if comparison.beside is None else [*heads, *ANSWER]
 
 
 def _cells(comparison: Comparison) -> dict[str, list[str]]:
-    """The cells of each row or column, for the base and every method."""
+    """The cells of each row or column, for the base, every method, steering and the tilted law."""
     measures = comparison.base
     cells = {"base": [*(_number(name, value) for name, value in measures.items()), *("–" for _ in COSTS)]}
     for method, found in comparison.summary().items():
         costs = (_number(name, found[name]["mean"] or 0.0) for name in COSTS)
         cells[method] = [*(_spread(name, found[name]) for name in measures), *costs]
+    if comparison.beside is not None:
+        # Tuned models decode like the base: as many passes, and no reward.
+        single = [f"{comparison.beside.forwards:.0f}", "0"]
+        cells = {name: [*column, *single] for name, column in cells.items()}
+        cells |= _steered(comparison.beside, list(measures))
+    return cells
+
+
+def _steered(beside: Beside, measures: Sequence[str]) -> dict[str, list[str]]:
+    """The cells of steered sampling, and of the tilted law, of which only the mean reward is known."""
+    cells, none = dict[str, list[str]](), ["–" for _ in COSTS]
+    for method in beside.methods:
+        rows = beside.of(method)
+        cost = [f"{fmean(row.forwards for row in rows):.0f}", f"{fmean(row.rewards for row in rows):.0f}"]
+        spread = (_spread(name, interval([row.test[name] for row in rows])) for name in measures)
+        cells[method] = [*spread, *none, *cost]
+    if (law := beside.tilted) is not None:
+        reward = _number("reward", law.mean) + f" ± {_number('reward', law.high - law.mean)}"
+        known = [reward if name == "reward" else "–" for name in measures]
+        cells[f"tilted law, a = {law.tilt:.3g}"] = [*known, *none, "–", "–"]
     return cells
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Int, Int32
@@ -14,6 +15,17 @@ from dtm.engine.noise import row_keys
 
 Place = tuple[int, int]
 """A row's number, and the block that it works on."""
+
+
+class Span(NamedTuple):
+    """A block of a row."""
+
+    begin: int
+    """Its first column."""
+    end: int
+    """The first column after it."""
+    size: int
+    """Completion tokens in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +45,9 @@ class Blocks:
     in_columns: bool
     shares: Mapping[int, tuple[int, ...]]
     """Tokens that each step reveals, by the number of tokens in a block."""
+    spans: Mapping[tuple[int, int], Span]
+    """Every block, by the first column of the completion and the block's number: looked up for each row in
+    each step, where a call would cost more than what it computes."""
 
     @classmethod
     def of(cls, starts: Sequence[int], length: int, decoder: Decoder, in_columns: bool = False) -> Blocks:
@@ -41,11 +56,15 @@ class Blocks:
         size = decoder.block or longest
         if not in_columns:
             size = min(size, longest)
-        made = cls(tuple(starts), length, size, in_columns, {})
-        first = {start: row for row, start in enumerate(starts)}.values()
-        sizes = {made.size_of(row, block) for row in first for block in range(made.count(row))}
+        made = cls(tuple(starts), length, size, in_columns, {}, {})
+        spans = {
+            (start, block): Span(made.begin(row, block), made.end(row, block), made.size_of(row, block))
+            for start, row in {start: row for row, start in enumerate(starts)}.items()
+            for block in range(made.count(row))
+        }
+        sizes = {span.size for span in spans.values()}
         shares = {each: tuple(quotas(each, decoder.tokens_per_step)) for each in sorted(sizes)}
-        return replace(made, shares=shares)
+        return replace(made, shares=shares, spans=spans)
 
     def begin(self, row: int, block: int) -> int:
         """Return the first column of a row's block."""
@@ -120,13 +139,11 @@ class Batch:
     ) -> Batch:  # fmt: skip
         """Return the batch of the given rows; one transfer to the device."""
         order = {size: number for number, size in enumerate(blocks.shares)}
+        starts = [blocks.starts[row.number] for row in rows]
+        spans = [blocks.spans[start, row.block] for start, row in zip(starts, rows, strict=True)]
         stand = [
-            (
-                *(row.number, row.block, row.step, row.earlier),
-                *(blocks.begin(row.number, row.block), blocks.starts[row.number]),
-                order[blocks.size_of(row.number, row.block)],
-            )
-            for row in rows
+            (row.number, row.block, row.step, row.earlier, span.begin, start, order[span.size])
+            for row, start, span in zip(rows, starts, spans, strict=True)
         ]
         number, block, step, earlier, begin, first, kind = torch.tensor(stand, device=device).unbind(1)
         where = begin[:, None] + torch.arange(blocks.size, device=device)

@@ -121,9 +121,8 @@ def decode(
     blocks = Blocks.of(starts, canvas.tokens.shape[1], decoder, in_columns)
     earlier: list[int] = (canvas.revealed_at.amax(1) + 1).tolist()
     numbers = range(len(canvas)) if rows is None else rows
-    waiting = deque(
-        Row(number, blocks.size_of(number, first), first, 0, earlier[number]) for number in numbers
-    )
+    sizes = [blocks.spans[starts[number], first].size for number in numbers]
+    waiting = deque(Row(n, size, first, 0, earlier[n]) for n, size in zip(numbers, sizes, strict=True))
     working, finished = [waiting.popleft() for _ in range(min(batch, len(waiting)))], list[Row]()
     known = torch.cat([canvas.tokens, canvas.attention], dim=1)
     passes = passes_of(model, decoder, blocks, known, len(working), first)
@@ -232,8 +231,9 @@ def _move_on(
     """
     done = [row for row in working if row.left == 0]
     starts = [blocks.starts[row.number] for row in done]
-    written = [blocks.end(row.number, row.block) - start for row, start in zip(done, starts, strict=True)]
-    over = [row.block + 1 == blocks.count(row.number) for row in done]
+    places = [(start, row.block) for row, start in zip(done, starts, strict=True)]
+    written = [blocks.spans[place].end - place[0] for place in places]
+    over = [(start, block + 1) not in blocks.spans for start, block in places]
     for row in done:
         row.earlier, row.step = row.earlier + row.step, 0
     if ended is not None and not all(over):
@@ -244,10 +244,10 @@ def _move_on(
                 canvas.tokens[row.number, start + count :] = eos_id
                 canvas.revealed_at[row.number, start + count :] = row.earlier
         over = [last or is_early for last, is_early in zip(over, early, strict=True)]
-    for row, is_over in zip(done, over, strict=True):
+    for row, start, is_over in zip(done, starts, over, strict=True):
         if not is_over and row.block + 1 != stop:
             row.block += 1
-            row.left = blocks.size_of(row.number, row.block)
+            row.left = blocks.spans[start, row.block].size
     return [row.left == 0 for row in working]
 
 

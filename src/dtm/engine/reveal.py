@@ -37,7 +37,7 @@ class Stepper:
         for the device unless ``certainty`` asks how many are left.
         """
         decoder, step = self.decoder, batch.step + since
-        quota = [min(self._quota(row), row.left) for row in rows]
+        quota = self._quotas(rows)
         masked, limit = self._masked(canvas, batch), self.limits[batch.kind, step]
         keys = candidate_keys(batch.keys, step, masked.shape[1])
         candidates, count = masked, sum(row.left for row in rows)
@@ -61,10 +61,14 @@ class Stepper:
             row.step += row.left > 0
             row.left = remaining
 
-    def _quota(self, row: Row) -> int:
-        """Return how many tokens the row's next step reveals."""
-        shares = self.blocks.shares[self.blocks.size_of(row.number, row.block)]
-        return shares[row.step] if row.step < len(shares) else 0
+    def _quotas(self, rows: Sequence[Row]) -> list[int]:
+        """Return how many tokens the next step of each row reveals."""
+        starts, spans = self.blocks.starts, self.blocks.spans
+        shares = [self.blocks.shares[spans[starts[row.number], row.block].size] for row in rows]
+        return [
+            min(share[row.step], row.left) if row.step < len(share) else 0
+            for row, share in zip(rows, shares, strict=True)
+        ]
 
     def _masked(self, canvas: Completions, batch: Batch) -> Bool[Tensor, "S B"]:
         """Return which positions of the blocks are masked; a mask is never drawn."""

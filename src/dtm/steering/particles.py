@@ -55,7 +55,8 @@ class Particles:
 
     def prompts(self, rows: Sequence[int]) -> list[int]:
         """The prompt of each row."""
-        return [row // self.count for row in rows]
+        count = self.count
+        return [row // count for row in rows]
 
     def require_rewards(self) -> None:
         """Refuse finished particles if those of some prompt have no reward at all."""

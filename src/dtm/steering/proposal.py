@@ -24,9 +24,8 @@ def require_ratio(decoder: Decoder) -> None:
     """Refuse a decoder whose path probabilities are not known from the tokens' alone."""
     require(
         decoder.chooses_before_drawing and decoder.temperature == 1 and decoder.cache != "block",
-        "another model can propose for the base only where the order is uniform, the temperature 1, and "
-        "neither certainty nor a block cache is used: set --decoding.order uniform, "
-        "--decoding.temperature 1",
+        "another model can propose for the target only in uniform order at temperature 1, without certainty "
+        "and without a block cache: give such a Decoder",
     )
 
 

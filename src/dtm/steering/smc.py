@@ -21,13 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from dtm.engine.blocks import Blocks
+from dtm.engine.blocks import Blocks, Span
 from dtm.random import derived_seed
 from dtm.records import Completions
 from dtm.steering.particles import Particles, Path
@@ -35,8 +34,6 @@ from dtm.steering.proposal import log_ratio
 from dtm.steering.sampler import Sampler
 from dtm.steering.values import Values
 from dtm.steering.weights import effective_share, log_mean, multinomial, systematic, uniforms
-
-Resampling = Literal["systematic", "multinomial"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,8 @@ class Sweep:
     values: Values
     threshold: float = 0.5
     """Resample a prompt's particles where ESS / N is below."""
-    resampling: Resampling = "systematic"
+    resampling: str = "systematic"
+    """Or multinomial."""
 
     def run(
         self, sampler: Sampler, canvas: Completions, count: int, seed: int, held: Path | None = None
@@ -131,7 +129,9 @@ def _hold(particles: Particles, held: Path, blocks: Blocks, block: int, mask_id:
     """
     rows, slots = particles.rows, range(0, len(particles.rows), particles.count)
     device = rows.tokens.device
-    end = torch.tensor([blocks.end(slot, block) for slot in slots], device=device)
+    whole = Span(0, rows.tokens.shape[1], 0)  # of a path that has no such block
+    spans = [blocks.spans.get((blocks.starts[slot], block), whole) for slot in slots]
+    end = torch.tensor([span.end for span in spans], device=device)
     later = torch.arange(rows.tokens.shape[1], device=device) >= end[:, None]
     later &= (held.ended > block)[:, None]
     for name, unrevealed in (("tokens", mask_id), ("revealed_at", -1), ("log_prob", 0)):

@@ -20,7 +20,7 @@ from dtm.steering.best_of import complete
 from dtm.steering.particles import Particles
 from dtm.steering.proposal import require_ratio
 from dtm.steering.sampler import Effort, Judge, Sampler
-from dtm.steering.smc import Resampling, Sweep
+from dtm.steering.smc import Sweep
 from dtm.steering.values import Values, build_values
 from dtm.steering.weights import multinomial, uniforms
 
@@ -58,8 +58,8 @@ class SMC:
     """Sweeps of conditional SMC after the first pass: particle Gibbs."""
     threshold: float = 0.5
     """Resample where the effective share of the particles is below; 0: never, 1: almost always."""
-    resampling: Resampling = "systematic"
-    """Of the first pass; conditional SMC is multinomial."""
+    resampling: str = "systematic"
+    """Of the first pass, systematic or multinomial; conditional SMC is multinomial."""
 
     def __post_init__(self) -> None:
         require(self.n >= 1, f"SMC needs at least 1 particle, got {self.n}")

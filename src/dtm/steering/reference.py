@@ -1,0 +1,54 @@
+r"""The tilted law's own mean reward, from weighted rollouts of the base.
+
+    E_{ρ_a}[r] ≈ (1/P) Σ_p μ_p,    μ_p = Σ_i r_i e^{a r_i} / Σ_i e^{a r_i}
+
+over the rollouts i of prompt p. It is what a perfect tilt by a would earn: the line that tuning and SMC are
+held against. μ_p is biased by O(1/n) in the rollouts n of a prompt, towards their plain mean.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dtm.errors import RewardError, require
+from dtm.steering.weights import effective_share
+
+FEW = 10.0
+"""Below this many effective rollouts of a prompt its mean, and the interval, are not to be trusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TiltedMean:
+    """The mean reward of a tilted law, with its 95 % interval over the rollouts of the same prompts."""
+
+    tilt: float
+    mean: float
+    low: float
+    high: float
+    rollouts: int
+    """Of each prompt."""
+    poor: int
+    """Prompts with fewer than `FEW` effective rollouts."""
+
+
+def tilted_mean(reward: Float[Tensor, "P N"], tilt: float) -> TiltedMean:
+    r"""The weighted mean of N rollouts of each of P prompts; nan rewards are left out.
+
+    Var μ_p ≈ Σ_i w̄_i² (r_i − μ_p)² with normalised weights w̄, and prompts are independent: the interval is
+    mean ± 1.96 (Σ_p Var μ_p)^{1/2} / P. It speaks of other rollouts, not of other prompts.
+    """
+    given = ~reward.isnan()
+    require(bool(given.any(1).all()), "no rollout of a prompt has a reward: draw more of them", RewardError)
+    value = reward.double().nan_to_num()
+    log_weight = (tilt * value).masked_fill(~given, -torch.inf)
+    weight = log_weight.softmax(1)
+    means = (weight * value).sum(1)
+    variance = (weight.square() * (value - means[:, None]).square()).sum()
+    mean, half = float(means.mean()), 1.96 * math.sqrt(float(variance)) / len(means)
+    poor = int((effective_share(log_weight) * reward.shape[1] < FEW).sum())
+    return TiltedMean(tilt, mean, mean - half, mean + half, reward.shape[1], poor)

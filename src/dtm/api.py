@@ -39,8 +39,8 @@ from dtm.models.transformer import Transformer
 from dtm.models.weights import save_weights
 from dtm.random import derived_seed, stream
 from dtm.recipes import recipe
-from dtm.report.page.write import RunPage
 from dtm.records import Prompts
+from dtm.report.page.write import RunPage
 from dtm.report.run import write_report
 from dtm.report.trackers import Track, require_tracker
 from dtm.runs.bases import SOURCES, check_base, find_base

@@ -22,7 +22,7 @@ from dtm.records import MaskedStates, Rollouts, Weights
 
 READINGS = 8
 """Readings of the meter in a phase that takes all its steps."""
-LANDING = 0.1
+LANDING = 0.2
 """Share of tilt.max-steps over which the learning rate falls to zero where a phase ends early."""
 LITTLE = 0.5
 """A phase that has absorbed less than this, beyond the error, is told with its cause."""

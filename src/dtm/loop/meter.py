@@ -30,7 +30,7 @@ STATES = 2
 """Decoding steps drawn for each rollout."""
 FEWEST = 4
 """Prompts whose rewards differ, below which the error of a reading is not known."""
-PATIENCE = 2
+PATIENCE = 3
 """Readings without a rise after which a phase no longer absorbs."""
 
 Reading = tuple[float, float]

@@ -114,12 +114,15 @@ def test_only_the_first_process_prints_and_a_launch_returns_the_code_of_a_failur
 
 
 def test_a_killed_process_is_told_and_ends_the_launch(monkeypatch, capfd):
-    """The other one would wait for a minute."""
-    code = "import os, time; time.sleep(60) if os.environ['RANK'] == '0' else os.kill(os.getpid(), 9)"
+    """The other one would wait for a minute, and then say so."""
+    waits = "time.sleep(60); print('waited')"
+    code = f"import os, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\n{waits}"
     monkeypatch.setattr("dtm.distributed.launch.GRACE", 0.1)
     monkeypatch.setattr("dtm.distributed.launch.COMMAND", ["-c", code])
     assert launch([], 2, {}) == 128 + 9
-    assert "dtm: process 1 was ended by SIGKILL" in capfd.readouterr().err
+    told = capfd.readouterr()
+    assert "dtm: process 1 was ended by SIGKILL" in told.err
+    assert "waited" not in told.out
 
 
 def test_commands_that_start_runs_refuse_torchrun(monkeypatch, capsys):

@@ -112,11 +112,14 @@ def test_the_learning_rate_falls_to_its_floor():
 
 
 def test_a_phase_that_lands_falls_to_zero_from_where_it_is():
-    """In a tenth of its steps: while it warms up, while it holds, and while it cools."""
+    """In a fifth of its steps: while it warms up, while it holds, and while it cools."""
     loop = lasting(20, warmup=0.2, decay=0.25)
-    assert [loop.lr_factor(1 + step, 1) for step in range(3)] == pytest.approx([0.5, 0.75 / 2, 0])
-    assert [loop.lr_factor(8 + step, 8) for step in range(3)] == pytest.approx([1, 0.5, 0])
-    assert [loop.lr_factor(17 + step, 17) for step in range(3)] == pytest.approx([0.6, 0.2, 0])
+    warming, holding, cooling = (
+        [loop.lr_factor(begin + step, begin) for step in range(5)] for begin in (1, 8, 16)
+    )
+    assert warming == pytest.approx([0.5, 0.75 * 0.75, 0.5, 0.25, 0])
+    assert holding == pytest.approx([1, 0.75, 0.5, 0.25, 0])
+    assert cooling == pytest.approx([0.8, 0.6 * 0.75, 0.4 * 0.5, 0.2 * 0.25, 0])
 
 
 def test_without_warmup_or_cooling_the_rate_is_constant():
@@ -150,7 +153,7 @@ def test_what_is_surely_absorbed_leaves_the_error_out():
 
 def test_a_phase_is_over_when_it_has_landed_or_spent_its_steps():
     loop = lasting(20, warmup=0.0, decay=0.25)
-    landing = [Progress(phase_step=step, landing_from=3) for step in (4, 5)]
+    landing = [Progress(phase_step=step, landing_from=3) for step in (6, 7)]
     assert [loop.phase_is_over(progress) for progress in landing] == [False, True]
     assert [loop.phase_is_over(Progress(phase_step=step)) for step in (19, 20)] == [False, True]
 

@@ -213,14 +213,14 @@ def landing(tiny, make_trainer, monkeypatch):
 
 def test_a_phase_lands_and_ends_once_enough_is_absorbed(landing):
     phase, rates = landing([(0.5, 0.1), (0.95, 0.1), (0.95, 0.04), (0.97, 0.04)])
-    assert (phase["steps"], phase["reason"]) == (8, "absorbed")
+    assert (phase["steps"], phase["reason"]) == (10, "absorbed")
     assert (phase["absorbed"], phase["absorbed_error"], phase["cause"]) == (0.97, 0.04, None)
-    assert rates == pytest.approx([1, 1, 1, 1, 1, 1, 1, 0.5])
+    assert rates == pytest.approx([1, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25])
 
 
 def test_a_phase_lands_once_it_absorbs_no_more(landing):
     phase, _ = landing([(0.6, 0.1), (0.6, 0.1)], stalled=True)
-    assert (phase["steps"], phase["reason"]) == (4, "no longer rising")
+    assert (phase["steps"], phase["reason"]) == (6, "no longer rising")
 
 
 def test_a_phase_that_absorbs_little_is_told_with_its_cause(landing):

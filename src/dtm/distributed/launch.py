@@ -79,7 +79,7 @@ def environment(rank: int, processes: int, port: int) -> dict[str, str]:
 def _wait(running: Sequence[subprocess.Popen[bytes]]) -> int:
     """Wait until all have ended, or until `GRACE` seconds after the first failure."""
     failed, deadline = 0, math.inf
-    while any(process.poll() is None for process in running) and time.monotonic() < deadline:
+    while None in [process.poll() for process in running] and time.monotonic() < deadline:  # polls all
         time.sleep(POLL)
         failed = failed or _failure(running)
         if failed and deadline == math.inf:

@@ -1,10 +1,10 @@
-"""Draw the denoising movie of a maze run as an animated GIF: the same prompts by the base and the tuned model.
+"""Draw the denoising movie of a maze run as a GIF: the same prompts by the base and the tuned model.
 
     dtm train maze-small --out runs/movie
     python benchmarks/movie.py runs/movie --out docs/assets/denoising.gif
 
-A frame is a decoding step. The mazes show the cells revealed so far; the strips below them show the tokens of
-the completion in their order, grey where they are still masked. Of the test prompts those whose start and goal
+A frame is a decoding step. The mazes show the cells revealed so far; the strips below them show the tokens
+of the completion in their order, grey where they are still masked. Of the test prompts those whose start and goal
 are farthest apart are drawn, one completion each, with the same noise for both models.
 """
 
@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-
 from matplotlib import font_manager
 from PIL import Image, ImageDraw, ImageFont
 
@@ -98,7 +97,7 @@ def as_cell(text: str) -> Cell | None:
 
 
 def frames(maze: Maze, base: Reveal, tuned: Reveal) -> list[Image.Image]:
-    """A picture before the first step, one after each step of the longer completion, and the finished paths."""
+    """A picture before the first step, one after each step, and the finished paths."""
     return [picture(maze, base, tuned, step) for step in range(-1, max(base.last, tuned.last) + 2)]
 
 
@@ -203,7 +202,9 @@ def _palette(pictures: Sequence[Image.Image]) -> Image.Image:
 
 def main() -> None:
     """Draw the movie of a run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run", type=Path, help="folder of a finished maze run")
     parser.add_argument("--out", type=Path, default=Path("docs/assets/denoising.gif"))
     parser.add_argument("--prompts", type=int, default=3, choices=range(1, PROMPTS + 1))

@@ -145,7 +145,8 @@ def demo(found: Found) -> str:
     reward, valid, coverage = (tuned[name]["mean"] for name in ("reward", "valid_tuned", "coverage_ratio"))
     return (
         f"The mean reward rises from {found['reward_base']:.2f} to {reward:.2f}; no model can exceed "
-        f"{found['reward_best']:.2f}.\n{valid:.0%} of the paths are valid ({found['valid_base']['mean']:.0%} before), "
+        f"{found['reward_best']:.2f}.\n"
+        f"{valid:.0%} of the paths are valid ({found['valid_base']['mean']:.0%} before), "
         f"and they keep {coverage:.0%} of their diversity\n(mean of {len(found['seeds'])} seeds).\n"
     )
 

@@ -49,7 +49,15 @@ INTERFACES = (
     "dtm.records",
 )
 SECTIONS = (
-    *("RunConfig", "ModelConfig", "AdapterConfig", "DecodingConfig", "AuditConfig", "TiltConfig", "IterateConfig"),
+    *(
+        "RunConfig",
+        "ModelConfig",
+        "AdapterConfig",
+        "DecodingConfig",
+        "AuditConfig",
+        "TiltConfig",
+        "IterateConfig",
+    ),
     *("ReplayConfig", "OptimizerConfig", "RewardConfig", "EvaluationConfig", "CheckpointConfig"),
     *("DistributedConfig", "PretrainConfig"),
 )
@@ -92,9 +100,7 @@ def rewritten(text: str, home: str, place: str) -> str:
         path = normpath(join(dirname(home), target))
         return f"{opening}{relpath(place_of(ROOT / path), dirname(place) or '.')}{anchor}{closing}"
 
-    return "".join(
-        part if part.startswith("```") else LINK.sub(link, part) for part in FENCE.split(text)
-    )
+    return "".join(part if part.startswith("```") else LINK.sub(link, part) for part in FENCE.split(text))
 
 
 def place_of(path: Path) -> str:
@@ -178,12 +184,16 @@ def reference() -> dict[str, str]:
     return {
         "reference/command-line.md": command_line(),
         "reference/fields.md": fields(),
-        "reference/python.md": api("Python", "`import dtm` has these names.", (f"dtm.{name}" for name in PYTHON)),
+        "reference/python.md": api(
+            "Python", "`import dtm` has these names.", (f"dtm.{name}" for name in PYTHON)
+        ),
         "reference/library.md": api(
             "Library functions", "For [your own loop](../own-loop.md): no trainer, no configuration.", library
         ),
         "reference/interfaces.md": api(
-            "Interfaces", "What [your own parts](../extending.md) implement, and the records they pass.", INTERFACES
+            "Interfaces",
+            "What [your own parts](../extending.md) implement, and the records they pass.",
+            INTERFACES,
         ),
         "reference/configuration.md": api(
             "Configuration",
@@ -203,7 +213,10 @@ def command_line() -> str:
     from dtm.cli import COMMANDS
     from dtm.cli.parse import first_line
 
-    parts = ["# Command line\n\nThe help of each command, as it prints it.", block("dtm --help", printed(["--help"]))]
+    parts = [
+        "# Command line\n\nThe help of each command, as it prints it.",
+        block("dtm --help", printed(["--help"])),
+    ]
     for name, command in COMMANDS.items():
         parts.append(f"## dtm {name}\n\n{first_line(command.__doc__)}")
         parts.append(block(f"dtm {name} --help", printed([name, "--help"])))
@@ -213,10 +226,13 @@ def command_line() -> str:
 def fields() -> str:
     """All fields of a maze run and of a language run, as the help shows them."""
     parts = [
-        "# Fields of a run\n\nEvery field of a configuration is a flag. `dtm train RECIPE --help all` prints them for your\n"
-        "recipe and method."
+        "# Fields of a run\n\nEvery field of a configuration is a flag. `dtm train RECIPE --help all`\n"
+        "prints them for your recipe and method."
     ]
-    for recipe, about in (("maze-small", "A model from scratch"), ("llada-custom", "A language model with LoRA")):
+    for recipe, about in (
+        ("maze-small", "A model from scratch"),
+        ("llada-custom", "A language model with LoRA"),
+    ):
         parts.append(f"## {about}: {recipe}")
         parts.append(block(f"dtm train {recipe} --help all", printed(["train", recipe, "--help", "all"])))
     return "\n\n".join(parts) + "\n"

@@ -7,7 +7,7 @@ from typing import Any
 import griffe
 
 
-class Doctests(griffe.Extension):
+class Doctests(griffe.Extension):  # type: ignore[misc,unused-ignore]  # Any where griffe is not installed
     """Fence the doctests of every docstring; Markdown would read ``>>>`` as a quotation."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:

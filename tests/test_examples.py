@@ -78,12 +78,13 @@ def test_a_loop_of_your_own_raises_the_reward():
     assert rewards[-1] > rewards[0] + 0.03
 
 
+@pytest.mark.slow
 def test_the_cells_of_the_tour_run_in_order(capsys):
     cells = json.loads((EXAMPLES / "tour.ipynb").read_text(encoding="utf-8"))["cells"]
     names: dict = {"__name__": "tour"}
     for cell in cells:
         if cell["cell_type"] == "code":
-            tiny = "PROMPTS, COMPLETIONS, STEPS, PHASES = 4, 4, 2, 1"
+            tiny = "PROMPTS, COMPLETIONS, STEPS, BATCH, PHASES = 4, 4, 1, 8, 1"
             is_size = "parameters" in cell["metadata"].get("tags", [])
             exec(tiny if is_size else "".join(cell["source"]), names)
     printed = capsys.readouterr().out

@@ -41,7 +41,11 @@ def test_a_frame_shows_what_is_revealed_so_far(movie, finished):
     maze = finished.assembly.task.maze
     (row, column), *_ = maze.open.nonzero().tolist()
     seen = movie.Reveal(((row, column), (row, column)), [None, (row, column)], [0, 1], 0.5)
-    assert [movie.caption(seen, step) for step in (-1, 0, 1)] == ["2 tokens masked", "1 tokens masked", "reward 0.50"]
+    assert [movie.caption(seen, step) for step in (-1, 0, 1)] == [
+        "2 tokens masked",
+        "1 tokens masked",
+        "reward 0.50",
+    ]
     corner = (movie.GAP + column * movie.SQUARE + 2, movie.HEAD + row * movie.SQUARE + 2)
     before, now, after = (movie.picture(maze, seen, seen, step).getpixel(corner) for step in (0, 1, 2))
     assert len({before, now, after}) == 3

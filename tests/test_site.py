@@ -15,7 +15,9 @@ import pytest
 from dtm.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-NAV = re.findall(r"^\s+- .*?: ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+NAV = re.findall(
+    r"^\s+- .*?: ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE
+)
 MADE = ("index.md", "reference/", "project/")
 """Pages that benchmarks/website.py makes."""
 

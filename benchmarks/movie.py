@@ -4,8 +4,8 @@
     python benchmarks/movie.py runs/movie --out docs/assets/denoising.gif
 
 A frame is a decoding step. The mazes show the cells revealed so far; the strips below them show the tokens
-of the completion in their order, grey where they are still masked. Of the test prompts those whose start and goal
-are farthest apart are drawn, one completion each, with the same noise for both models.
+of the completion in their order, grey where they are still masked. Of the test prompts those whose start and
+goal are farthest apart are drawn, one completion each, with the same noise for both models.
 """
 
 from __future__ import annotations

@@ -192,7 +192,10 @@ def write(maze: Maze, pairs: Sequence[tuple[Reveal, Reveal]], out: Path) -> None
 def _palette(pictures: Sequence[Image.Image]) -> Image.Image:
     """The colours of some frames; rare ones are given as much room as a frame has, or they would be lost."""
     width, height = pictures[0].size
-    swatches = [*RARE, *(colour(share, SHADES) for share in range(SHADES + 1))]
+    swatches: list[str | tuple[int, int, int]] = [
+        *RARE,
+        *(colour(share, SHADES) for share in range(SHADES + 1)),
+    ]
     shown = [*pictures[:: len(pictures) // 8 + 1], *(Image.new("RGB", (width, height), s) for s in swatches)]
     row = Image.new("RGB", (width * len(shown), height))
     for place, image in enumerate(shown):

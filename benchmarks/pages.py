@@ -30,10 +30,12 @@ def filled(text: str, results: Path) -> str:
     """The text with its blocks as the results say."""
 
     def block(match: re.Match[str]) -> str:
-        file, render = TABLES[match[2]]
-        if not (results / file).is_file():
+        files, render = TABLES[match[2]]
+        paths = [results / file for file in files]
+        if not all(path.is_file() for path in paths):
             return f"{match[1]}Not measured yet.\n{match[3]}"
-        return f"{match[1]}{render(json.loads((results / file).read_text(encoding='utf-8')))}{match[3]}"
+        found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+        return f"{match[1]}{render(*found)}{match[3]}"
 
     return BLOCK.sub(block, text)
 
@@ -137,6 +139,93 @@ def maze_small_controls(found: Found) -> str:
     return table(["control variate, equal compute", "gap closed", "valid", "coverage ratio"], rows)
 
 
+def demo(found: Found) -> str:
+    """The outcome of the demo as a sentence."""
+    tuned = found["comparison"][0]
+    reward, valid, coverage = (tuned[name]["mean"] for name in ("reward", "valid_tuned", "coverage_ratio"))
+    return (
+        f"The mean reward rises from {found['reward_base']:.2f} to {reward:.2f}; no model can exceed "
+        f"{found['reward_best']:.2f}.\n"
+        f"{valid:.0%} of the paths are valid ({found['valid_base']['mean']:.0%} before), "
+        f"and they keep {coverage:.0%} of their diversity\n(mean of {len(found['seeds'])} seeds).\n"
+    )
+
+
+def headline(sudoku: Found, countdown: Found, maze: Found) -> str:
+    """Base and tuned model of the three studies on one GPU."""
+    row = maze["rows"][0]
+    best = f"mean reward, best possible {row['base']['best']:.3f}"
+    rows = [
+        ["[`sudoku-mini`](puzzles.md)", "cells of the published test puzzles", *_change(sudoku, "accuracy")],
+        ["[`countdown-mini`](puzzles.md)", "published test items", *_change(countdown, "accuracy")],
+        ["", "its items that need × or ÷", *_change(countdown, "accuracy_mul_div")],
+        ["[`maze`](maze.md), 41×41", best, f"{row['base']['reward']:.3f}", _spread(row["reward"], 3)],
+        ["", "valid paths", f"{row['base']['valid']:.3f}", _spread(row["valid"], 3)],
+    ]
+    lines = table(["", "measure", "base", "tuned"], rows).splitlines(keepends=True)
+    lines[1] = "|---|---|--:|--:|\n"
+    return "".join(lines)
+
+
+METHODS = {
+    "c-dtm": "**c-DTM**",
+    "vrpo": "VRPO",
+    "unigrpo": "UniGRPO",
+    "wd1": "wd1",
+    "gdpo": "GDPO",
+    "spg": "SPG",
+    "diffu-grpo": "diffu-GRPO",
+}
+"""Names of the compared methods, in the order of the table."""
+
+
+def compare_tokens(sudoku: Found, countdown: Found) -> str:
+    """Every method after the same number of tokens."""
+    columns = ((countdown, "accuracy"), (countdown, "accuracy_mul_div"), (sudoku, "accuracy"))
+    rows = [["base model", *(f"{found['base'][name]:.3f}" for found, name in columns)]]
+    rows += [
+        [label, *(f"{found['summary'][method][name]['mean']:.3f}" for found, name in columns)]
+        for method, label in METHODS.items()
+    ]
+    size, seeds = sudoku["budget"]["amount"] / 1e6, len(sudoku["seeds"])
+    note = f"Each after {size:g} million tokens through the models, mean of {seeds} seeds,"
+    head = ["", "Countdown", "its rare mode (× ÷)", "Sudoku cells"]
+    return f"{table(head, rows)}\n{note} one {sudoku['machine']['gpu']}.\n"
+
+
+def llada8b_memory(found: Found) -> str:
+    """Measured peaks and rates of updates at LLaDA-8B's shape, from the fastest to the leanest setting."""
+    parts = ("train_fast", "train_lean_bf16", "train_lean_nf4", "train_small_card")
+    rows = [
+        [
+            _setting(found[part]["setting"]),
+            f"{found[part]['peak_gib']:.1f} GiB",
+            f"{found[part]['estimate_gib']:.1f} GiB",
+            f"{found[part]['rows_per_s']:.1f}",
+        ]
+        for part in parts
+    ]
+    head = ["setting", "measured peak", "estimate of `dtm fit`", "rows of updates per second"]
+    rates = (found[f"{kind}_rollouts_per_s"] for kind in ("exact", "cached", "ragged"))
+    note = (
+        "Rollouts per second in bfloat16: {:.2f} exact, {:.1f} with `--decoding.cache block`, {:.1f} where\n"
+        "completions also end early and leave the batch (`--decoding.until-end`).".format(*rates)
+    )
+    source = f"One {found['environment']['gpu']}, random weights, `results/llada8b.json`."
+    return f"{table(head, rows)}\n{note}\n{source}\n"
+
+
+def _setting(setting: Found) -> str:
+    base = "NF4" if setting["nf4"] else "bfloat16"
+    blocks = "all blocks recomputed" if setting["recomputed_blocks"] else "nothing recomputed"
+    return f"{base}, {blocks}, micro-batch {setting['micro_batch']}"
+
+
+def _change(found: Found, measure: str) -> tuple[str, str]:
+    """The base, and the tuned model with its spread."""
+    return f"{found['base'][measure]['mean']:.3f}", _spread(found["tuned"][measure], 3)
+
+
 def meter(found: Found) -> str:
     """Readings of the progress meter against known students."""
     names = ("mean", "sd", "error")
@@ -196,15 +285,19 @@ def _measured(render: Callable[[Found], str]) -> Callable[[Found], str]:
     return with_source
 
 
-TABLES: Mapping[str, tuple[str, Callable[[Found], str]]] = {
+TABLES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     **{
-        part.__name__: (f"reliability/{part.__name__}.json", _measured(part))
+        part.__name__: ((f"reliability/{part.__name__}.json",), _measured(part))
         for part in (kills, faults, inputs, soak, fuzz, mutations)
     },
-    "meter": ("meter.json", meter),
-    "meter-phases": ("meter.json", meter_phases),
-    "maze-small": ("maze-small.json", maze_small),
-    "maze-small-controls": ("maze-small.json", maze_small_controls),
+    "meter": (("meter.json",), meter),
+    "meter-phases": (("meter.json",), meter_phases),
+    "demo": (("maze-small.json",), demo),
+    "maze-small": (("maze-small.json",), maze_small),
+    "maze-small-controls": (("maze-small.json",), maze_small_controls),
+    "headline": (("sudoku-mini.json", "countdown-mini.json", "maze/summary.json"), headline),
+    "compare-tokens": (("compare/sudoku-tokens.json", "compare/countdown-tokens.json"), compare_tokens),
+    "llada8b-memory": (("llada8b.json",), llada8b_memory),
 }
-"""Blocks by name: the file in the folder of results, and the function that writes the table."""
-PAGES = ("README.md", "docs/reliability.md")
+"""Blocks by name: files in the folder of results, and the function that writes the block from them."""
+PAGES = ("README.md", "docs/results.md", "docs/reliability.md", "docs/llada-24gb.md")

@@ -6,7 +6,7 @@
     python benchmarks/reliability.py soak --minutes 60
     python benchmarks/reliability.py fuzz       # parsers of answers on random texts
     python benchmarks/reliability.py mutations  # benchmarks/mutate.py, half an hour
-    python benchmarks/reliability.py pages      # writes the tables of README.md and docs/reliability.md
+    python benchmarks/reliability.py pages      # writes the tables of README.md and docs/
 
 Sizes are tiny and all runs are on one CPU thread. Each part writes results/reliability/PART.json and an entry
 in the manifest. Linux is needed for the disks of `faults`.

@@ -15,7 +15,7 @@ from dtm.cli import help as cli_help
 from dtm.cli.adapt import parsed
 from dtm.cli.parse import refuse_shape, with_flags
 from dtm.comparison.settings import contestants, parse_names, parse_set
-from dtm.config import EvaluationConfig
+from dtm.config import METHODS, EvaluationConfig
 from dtm.errors import DtmError
 from dtm.loop.assemble import assemble
 from dtm.recipes import RECIPES, recipe
@@ -68,6 +68,19 @@ def test_the_reward_of_the_readme_has_something_to_teach():
     assembly = assemble(recipe("maze-small"), reward=names["reward"])
     base = measure(assembly, assembly.base, EvaluationConfig(prompts=16, completions=2)).measures["reward"]
     assert 0.1 < base < 0.7, "a base that earns nothing or everything learns nothing"
+
+
+def test_the_readme_is_short_and_counts_the_methods_right():
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) < 120
+    assert int(re.search(r"one of (\d+) methods", text)[1]) == len(METHODS)
+
+
+def test_the_loop_of_the_page_raises_the_reward():
+    text = (ROOT / "docs" / "own-loop.md").read_text("utf-8")
+    names: dict = {}
+    exec(re.search(r"^```python\n(import copy.*?)^```", text, re.M | re.S)[1], names)
+    assert names["after"].mean() > names["before"].mean() + 0.15
 
 
 def anchors(page: Path) -> set[str]:

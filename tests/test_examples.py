@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,3 +76,20 @@ def test_a_loop_of_your_own_raises_the_reward():
     pytest.importorskip("transformers")
     rewards = load("own_loop").main(phases=1, steps=40)
     assert rewards[-1] > rewards[0] + 0.03
+
+
+@pytest.mark.slow
+def test_the_cells_of_the_tour_run_in_order(capsys):
+    cells = json.loads((EXAMPLES / "tour.ipynb").read_text(encoding="utf-8"))["cells"]
+    names: dict = {"__name__": "tour"}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            tiny = "PROMPTS, COMPLETIONS, STEPS, BATCH, PHASES = 4, 4, 1, 8, 1"
+            is_size = "parameters" in cell["metadata"].get("tags", [])
+            exec(tiny if is_size else "".join(cell["source"]), names)
+    printed = capsys.readouterr().out
+    assert names["run"].is_finished
+    assert names["config"].replay.prompts == 4
+    assert "all 1 claims hold" in printed
+    shown = [text for cell in cells for output in cell.get("outputs", ()) for text in output["text"]]
+    assert 0 < len("".join(shown)) < 5000

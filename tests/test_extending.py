@@ -118,6 +118,7 @@ def test_the_methods_help_shows_its_own_fields(capsys):
     assert "--method.guard" not in text
 
 
+@pytest.mark.slow
 def test_ones_own_method_is_compared_with_others(tiny, tmp_path, monkeypatch):
     monkeypatch.setitem(RECIPES, "maze-small", lambda: replace(tiny, device="cpu"))
     out = tmp_path / "compared"

@@ -44,6 +44,7 @@ def test_a_failing_run_stops_no_other_and_finished_ones_are_kept(tiny, tmp_path)
         run_all({"good": replace(tiny, seed=5)}, tmp_path)
 
 
+@pytest.mark.slow
 def test_bases_are_pretrained_side_by_side_and_kept(tiny, tmp_path):
     short = replace(tiny, pretrain=replace(tiny.pretrain, steps=3))
     configs, said = {"a": short, "b": replace(short, seed=1)}, []

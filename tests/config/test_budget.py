@@ -197,7 +197,7 @@ def run(make_trainer, config, folder, point=None):
     )
 
 
-@both
+@pytest.mark.parametrize("name", ["c-dtm", pytest.param("spg", marks=pytest.mark.slow)])
 def test_a_stop_at_any_safe_point_leaves_the_budget_as_it_was(name, tiny, make_trainer, tmp_path):
     """Also within rollouts, whose first part is then drawn, and paid for, once."""
     config = replace(with_method(tiny, name), checkpoint=replace(tiny.checkpoint, every=3))

@@ -109,7 +109,7 @@ def test_a_quantised_run_is_killed_resumed_exported_and_measured(config, tmp_pat
     assert "accuracy_mul_div" not in measured.measures  # none of these items needs × or ÷
 
 
-@pytest.mark.parametrize("family", ["llada", "dream"])
+@pytest.mark.parametrize("family", ["llada", pytest.param("dream", marks=pytest.mark.slow)])
 def test_a_run_with_a_cache_and_early_ends_is_audited_and_learns(family, config, write_talking, tmp_path):
     base = write_talking(family, name=f"{family}-talking")
     config = replace(

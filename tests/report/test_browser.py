@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 
 import pytest
+from page_runs import HOSTILE, rows_of, write_run, write_samples
 
 from browser import Browser, find_browser
 from dtm.config import MiniConfig
 from dtm.report.page.data import Subject
 from dtm.report.page.write import page_of, write_page
 from dtm.report.watch import Watch
-from pages import HOSTILE, rows_of, write_run, write_samples
 
 FOUND = find_browser()
 pytestmark = pytest.mark.skipif(

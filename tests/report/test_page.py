@@ -8,6 +8,7 @@ import time
 import warnings
 
 import pytest
+from page_runs import HOSTILE, SPENT, rows_of, write_run
 
 import dtm
 from dtm.cli import main
@@ -20,7 +21,6 @@ from dtm.report.page.samples import Evaluated, histogram, moved, spread_out, str
 from dtm.runs.events import Event
 from dtm.runs.folder import RunFolder
 from dtm.runs.interrupts import Interrupted
-from pages import HOSTILE, SPENT, rows_of, write_run
 
 
 def data_in(page: str) -> dict:

@@ -8,11 +8,11 @@ import os
 import threading
 
 import pytest
+from page_runs import rows_of, write_run, write_samples
 
 from dtm.errors import ConfigError
 from dtm.report.page.data import Subject
 from dtm.report.watch import HOST, Watch
-from pages import rows_of, write_run, write_samples
 
 
 @pytest.fixture

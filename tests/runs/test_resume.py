@@ -81,7 +81,10 @@ def uninterrupted(tiny, tmp_path_factory):
     return reference
 
 
-@pytest.mark.parametrize("point", range(SAFE_POINTS))
+@pytest.mark.parametrize(
+    "point",
+    [pytest.param(point, marks=[pytest.mark.slow] * (point % 3 > 0)) for point in range(SAFE_POINTS)],
+)
 def test_a_run_stopped_at_any_safe_point_ends_as_if_it_had_not_been(
     point, tiny, make_trainer, uninterrupted, tmp_path
 ):

@@ -152,3 +152,13 @@ def test_a_batch_that_empties_takes_at_most_sixteen_sizes():
 def test_counts_below_one_are_refused(changes):
     with pytest.raises(ConfigError, match="must be positive"):
         generate(network("llada"), asked(3), LENGTH, **changes)
+
+
+@pytest.mark.parametrize(("batch", "seed"), [(34, 3), (40, 4)])
+def test_ended_rows_that_keep_their_places_change_no_row(batch, seed):
+    """More rows than places: some end behind others and some ahead of them, and up to two stay."""
+    model, prompts = network("llada"), asked(*LENGTHS * 9)
+    decoder = Decoder(order=ORDERS["max-probability"](), block=1, cache="block", until_end=True)
+    single, together = (generate(model, prompts, LENGTH, decoder, seed=seed, batch=n) for n in (1, batch))
+    assert torch.equal(together.tokens, single.tokens)
+    assert torch.equal(together.revealed_at, single.revealed_at)

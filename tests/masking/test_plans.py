@@ -25,6 +25,7 @@ from dtm.masking.count_plans import gauss_legendre
 from dtm.masking.coupled import coupled_counts, spread_levels
 from dtm.masking.left_to_right import spaced
 from dtm.masking.trace import equal_segments, segments, step_law
+from dtm.methods.gdsd import GDSD, GDSDConfig
 from dtm.random import stream
 from dtm.records import Rollouts, Sequences
 
@@ -272,6 +273,20 @@ def test_coupled_counts_are_uniform_from_none_to_all():
     torch.testing.assert_close(by_position, torch.full((LENGTH,), 0.5), atol=0.03, rtol=0)
     level = torch.tensor([0.0, 0.999, 0.5, 1 - 1e-9], dtype=torch.float64)
     assert coupled_counts(level, torch.tensor([4, 4, 1, 7])).tolist() == [0, 4, 1, 7]
+
+
+def test_independent_pairs_have_equal_counts_as_often_as_chance_has_it():
+    """One time in LENGTH + 1; spread pairs never have. GDSD multiplies residuals of its pairs."""
+    clean, shares = rollouts(2000, ends=False), {}
+    for spread in (True, False):
+        states = Planned(Coupled(2, spread=spread)).states(clean, MASK, stream(0, "masks"))
+        first, second = states.eligible[::2].sum(1).view(-1, 2).unbind(1)
+        shares[spread] = float((first == second).float().mean())
+    assert shares[True] == 0
+    assert shares[False] == pytest.approx(1 / (LENGTH + 1), abs=0.03)
+    masks = GDSD(GDSDConfig()).masks(None, END)
+    assert isinstance(masks, Planned)
+    assert not masks.plan.spread
 
 
 def test_the_levels_of_a_sequence_are_evenly_spaced_and_those_of_a_batch_in_different_strata():

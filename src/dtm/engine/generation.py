@@ -157,7 +157,7 @@ def _stay(working: Sequence[Row], over: Sequence[bool], blocks: Blocks) -> None:
     block = max(row.block for row, is_over in zip(working, over, strict=True) if not is_over)
     for row, is_over in zip(working, over, strict=True):
         if is_over:
-            row.block = min(block, blocks.count(row.number) - 1)
+            row.block = min(max(block, row.block), blocks.count(row.number) - 1)
 
 
 def at_end_token(eos_id: int) -> Ended:

@@ -78,6 +78,7 @@ def alternatives(
     """The most likely tokens at each place just before it was revealed: probabilities and ids.
 
     And Σ_i KL(π(· | x_t, i) ‖ π_0(· | x_t, i)) over these places, each at its own state; 0 without a base.
+    End tokens that were filled in, whose log π is 0, count nothing.
     """
     tokens, revealed_at = rollouts.tokens[row], rollouts.revealed_at[row]
     steps, state_of = torch.unique(revealed_at[places], return_inverse=True)
@@ -96,7 +97,8 @@ def alternatives(
         padding = where_padded(attention[part])
         log_pi = model(states[part], padding, at)
         if base is not None:
-            apart += (log_pi.exp() * (log_pi - base(states[part], padding, at))).sum()
+            by_place = (log_pi.exp() * (log_pi - base(states[part], padding, at))).sum(1)
+            apart += by_place[rollouts.log_prob[row, places[now]] < 0].sum()
         best = log_pi.topk(count, dim=1)
         likely[now], ids[now] = best.values.exp().float(), best.indices
     return likely, ids, float(apart)

@@ -34,6 +34,9 @@ class Coupled:
     weight n/x: no estimate of the evidence bound."""
     weighted: bool = True
     """Weight the halves as above; false: both by 1 (GDSD's plain form)."""
+    spread: bool = True
+    """Space the counts of a sequence's pairs evenly, for less variance; false: independent pairs, whose
+    products have the product of their means as mean (GDSD)."""
 
     def __post_init__(self) -> None:
         require(self.pairs >= 1, f"a sequence needs at least one pair of masks, got {self.pairs}")
@@ -43,10 +46,13 @@ class Coupled:
         return 2 * self.pairs
 
     def masks(self, layout: Layout, generator: torch.Generator, update: int) -> Masks:
-        """Counts spread evenly over the pairs of a sequence and over sequences; subsets drawn per pair."""
+        """Counts, by default spread evenly over the pairs and over sequences; subsets drawn per pair."""
         device, rows = layout.span.device, len(layout.span)
         order = torch.rand(rows // 2, layout.index.shape[1], generator=generator, device=device)
-        level = spread_levels(rows // (2 * self.pairs), self.pairs, generator, device)
+        if self.spread:
+            level = spread_levels(rows // (2 * self.pairs), self.pairs, generator, device)
+        else:
+            level = torch.rand(rows // 2, generator=generator, device=device, dtype=torch.float64)
         order, span = order.repeat_interleave(2, 0), layout.span
         if self.law == "count":
             size = coupled_counts(level.repeat_interleave(2), span)

@@ -112,8 +112,8 @@ class GDSD(Method):
         return log_partition(reward, group, self.config.psi)
 
     def masks(self, block: int | None, end_id: int) -> Masking:
-        """Pairs of complementary masks."""
-        plan = Coupled(self.config.draws, weighted=not self.published)
+        """Pairs of complementary masks, independent where `cross_square` multiplies them."""
+        plan = Coupled(self.config.draws, weighted=not self.published, spread=self.published)
         return Planned(plan, None if self.published else end_id)
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:

@@ -83,7 +83,7 @@ def charts(found: Mapping[str, Table], best: float | None) -> list[dict[str, Any
     measured = [
         name
         for name in found.get("evaluation", {})
-        if name not in BOOKKEEPING and not name.startswith("reward_l") and not name.startswith("reward_h")
+        if name not in {*BOOKKEEPING, "reward_low", "reward_high"}
     ]
     order = [*TITLES, *measured]
     evaluated = [_measure(name, best) for name in sorted(set(measured), key=order.index)]

@@ -9,7 +9,7 @@ from dtm.engine import Decoder
 from dtm.engine.generation import decode, masked_rows
 from dtm.errors import ConfigError
 from dtm.steering.sampler import Sampler
-from dtm.steering.values import OneShot, Rollout, build_values, soft_value
+from dtm.steering.values import OneShot, Rollout, Unfinished, build_values, soft_value
 from dtm.verify.claims.steering import judge
 from dtm.verify.exact import number, random_world
 
@@ -30,7 +30,7 @@ def half():
 
 def estimated(values, half) -> torch.Tensor:
     canvas, sampler = half
-    return values(sampler, canvas, range(ROWS), range(ROWS), A, 0, 5).exp()
+    return values(sampler, Unfinished(canvas, range(ROWS), range(ROWS), 0), A, 5).exp()
 
 
 def near(found: torch.Tensor, expected: float) -> bool:
@@ -73,12 +73,12 @@ def test_greedy_takes_the_most_likely_tokens_once(half):
 @pytest.mark.parametrize("values", [OneShot(3), Rollout(2)])
 def test_a_value_depends_on_its_row_and_not_on_the_rows_or_batches_beside_it(values, half):
     canvas, sampler = half
-    every = values(sampler, canvas, range(ROWS), range(ROWS), A, 0, 5)
+    every = values(sampler, Unfinished(canvas, range(ROWS), range(ROWS), 0), A, 5)
     small = Sampler(sampler.model, DECODER, sampler.judge, 7)
-    some = values(small, canvas, [5, 70, 71], [5, 70, 71], A, 0, 5)
+    some = values(small, Unfinished(canvas, [5, 70, 71], [5, 70, 71], 0), A, 5)
     torch.testing.assert_close(some, every[[5, 70, 71]])
     assert len(set(every.tolist())) > 1
-    assert not torch.equal(every, values(sampler, canvas, range(ROWS), range(ROWS), A, 0, 6))
+    assert not torch.equal(every, values(sampler, Unfinished(canvas, range(ROWS), range(ROWS), 0), A, 6))
 
 
 def test_fills_without_a_reward_are_left_out():

@@ -105,7 +105,9 @@ def decode(
     between: Callable[[], None] = lambda: None,
     ended: Ended | None = None,
 ) -> int:
-    """Write the blocks ``first`` … ``stop`` − 1 of some rows into the canvas; return the passes of one row.
+    """Write the blocks ``first`` … ``stop`` − 1 of some rows into the canvas.
+
+    Returns the decoding steps of these rows, added up.
 
     Blocks before ``first`` are finished and later ones are masked. Block by block gives the tokens of
     `generate`: a row's noise in a block depends on its number and on the block. Other arguments as there.

@@ -32,7 +32,7 @@ from dtm.records import Completions
 from dtm.steering.particles import Particles, Path
 from dtm.steering.proposal import log_ratio
 from dtm.steering.sampler import Sampler
-from dtm.steering.values import Values
+from dtm.steering.values import Unfinished, Values
 from dtm.steering.weights import effective_share, log_mean, multinomial, systematic, uniforms
 
 
@@ -87,10 +87,9 @@ class Sweep:
         log_value[over] = (self.tilt * reward[over]).nan_to_num(nan=-torch.inf)
         ended[over] = block
         if going:
-            noise, asked = derived_seed(seed, "values"), particles.prompts(going)
-            log_value[going] = self.values(sampler, particles.rows, going, asked, self.tilt, block, noise).to(
-                log_value
-            )
+            unfinished = Unfinished(particles.rows, going, particles.prompts(going), block)
+            found = self.values(sampler, unfinished, self.tilt, derived_seed(seed, "values"))
+            log_value[going] = found.to(log_value)
         # Rows that were finished before keep their value: −∞ less −∞ would be nan.
         gained = torch.where(particles.ended < 0, log_value - particles.log_value, 0.0)
         log_weight = particles.log_weight + gained.view_as(particles.log_weight)

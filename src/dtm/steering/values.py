@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, final, runtime_checkable
+from typing import NamedTuple, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -26,24 +26,25 @@ from dtm.records import Completions, where_padded
 from dtm.steering.sampler import Sampler
 
 
+class Unfinished(NamedTuple):
+    """Some rows of a canvas whose first blocks are written."""
+
+    canvas: Completions
+    rows: Sequence[int]
+    prompts: Sequence[int]
+    """The number of each row's prompt."""
+    block: int
+    """The last block that is written."""
+
+
 @runtime_checkable
 class Values(Protocol):
     """Estimates log V of unfinished rows."""
 
     def __call__(
-        self,
-        sampler: Sampler,
-        canvas: Completions,
-        rows: Sequence[int],
-        prompts: Sequence[int],
-        tilt: float,
-        block: int,
-        seed: int,
+        self, sampler: Sampler, unfinished: Unfinished, tilt: float, seed: int
     ) -> Float[Tensor, " R"]:
-        """Return log V of some rows of the canvas, whose blocks up to ``block`` are finished.
-
-        ``prompts`` are the numbers of their prompts. Noise comes from the seed, the block and a row's number.
-        """
+        """Return log V of the rows. Noise comes from the seed, the block and a row's number."""
         ...
 
 
@@ -69,16 +70,10 @@ class OneShot:
     """Take the most likely tokens instead, once."""
 
     def __call__(
-        self,
-        sampler: Sampler,
-        canvas: Completions,
-        rows: Sequence[int],
-        prompts: Sequence[int],
-        tilt: float,
-        block: int,
-        seed: int,
+        self, sampler: Sampler, unfinished: Unfinished, tilt: float, seed: int
     ) -> Float[Tensor, " R"]:
-        """Return log V of some rows; one forward pass and K rewards each."""
+        """Return log V of the rows; one forward pass and K rewards each."""
+        canvas, rows, prompts, block = unfinished
         draws = 1 if self.greedy else self.draws
         decoder = replace(sampler.decoder, temperature=0.0) if self.greedy else sampler.decoder
         filled = canvas.take([row for row in rows for _ in range(draws)])
@@ -109,16 +104,10 @@ class Rollout:
     """K."""
 
     def __call__(
-        self,
-        sampler: Sampler,
-        canvas: Completions,
-        rows: Sequence[int],
-        prompts: Sequence[int],
-        tilt: float,
-        block: int,
-        seed: int,
+        self, sampler: Sampler, unfinished: Unfinished, tilt: float, seed: int
     ) -> Float[Tensor, " R"]:
-        """Return log V of some rows; K rewards each, and the forward passes of K completions."""
+        """Return log V of the rows; K rewards each, and the forward passes of K completions."""
+        canvas, rows, prompts, block = unfinished
         copies = canvas.take([row for row in range(len(canvas)) for _ in range(self.draws)])
         chosen = list(_copies(rows, self.draws))
         sampler.decode(copies, chosen, block + 1, None, seed)

@@ -150,9 +150,7 @@ def facts(
         "Command": started.get("command"),
         "Machine": started.get("gpu") or started.get("processor"),
         "Processes": started.get("processes"),
-        "Versions": ", ".join(
-            f"{name} {started[name]}" for name in ("dtm", "python", "torch") if name in started
-        ),
+        "Versions": ", ".join(f"{name} {started[name]}" for name in VERSIONS if name in started),
         "Commit": started.get("commit"),
         "Budget": config.budget,
         "Steps": f"{last.get('step', 0):,}",

@@ -6,10 +6,9 @@ Independent repetitions are prompts without tokens, so that one call runs thousa
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dtm.engine import Decoder, SampledConfidence, generate
@@ -22,7 +21,7 @@ from dtm.steering.particles import Path
 from dtm.steering.sampler import Judge, Sampler
 from dtm.steering.smc import Sweep
 from dtm.steering.steer import drawn_rows
-from dtm.steering.values import Values
+from dtm.steering.values import Unfinished, Values
 from dtm.verify.claims.check import claim
 from dtm.verify.claims.decoding import chi_square
 from dtm.verify.exact import World, decoder_law, kl, number, random_world
@@ -77,33 +76,22 @@ def answers(world: World, found: Steered) -> Float[Tensor, " N"]:
     return counts(world, found.rows.take(found.answer.tolist()))
 
 
-def wrong_values(
-    sampler: Sampler,
-    canvas: Completions,
-    rows: Sequence[int],
-    prompts: Sequence[int],
-    tilt: float,
-    block: int,
-    seed: int,
-) -> Float[Tensor, " R"]:
+def written(unfinished: Unfinished) -> Int[Tensor, "R L"]:
+    """The tokens of the rows, with masks where nothing is written."""
+    return unfinished.canvas.tokens[list(unfinished.rows)]
+
+
+def wrong_values(sampler: Sampler, unfinished: Unfinished, tilt: float, seed: int) -> Float[Tensor, " R"]:
     """Numbers that have nothing to do with the reward."""
-    return torch.sin(1.0 + number(canvas.tokens[list(rows)], sampler.model.vocab_size).double())
+    return torch.sin(1.0 + number(written(unfinished), sampler.model.vocab_size).double())
 
 
 def exact_values(world: World) -> Values:
     """V(x_s) = E[e^{ar} | x_s]."""
     log_value = world.given_state((A * world.reward).exp()).log()
 
-    def values(
-        sampler: Sampler,
-        canvas: Completions,
-        rows: Sequence[int],
-        prompts: Sequence[int],
-        tilt: float,
-        block: int,
-        seed: int,
-    ) -> Float[Tensor, " R"]:
-        return log_value[number(canvas.tokens[list(rows)], world.vocab + 1)]
+    def values(sampler: Sampler, unfinished: Unfinished, tilt: float, seed: int) -> Float[Tensor, " R"]:
+        return log_value[number(written(unfinished), world.vocab + 1)]
 
     return values
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dtm.config import EvaluationConfig, LanguageConfig
 from dtm.config.adapt import AdaptConfig, run_name
 from dtm.config.serialise import load_yaml, obstacles
@@ -99,7 +101,7 @@ def _finish(
     config: AdaptConfig, source: Source, adapter: Pretrainer, bound: float, folder: RunFolder
 ) -> None:
     """Write the model, its origin and its measures."""
-    adapter.group.by_first(lambda: _write_model(source, adapter.model, folder))
+    adapter.group.by_first(lambda: _write_model(source, adapter.model, folder, adapter.placement.dtype))
     measures = measure_tasks(config, adapter.model, folder.model, adapter.placement, adapter.group)
     spent = {
         "minutes": adapter.seconds / 60,
@@ -110,9 +112,10 @@ def _finish(
     adapter.group.by_first(lambda: write_json(folder.summary, summary))
 
 
-def _write_model(source: Source, model: Transformer, folder: RunFolder) -> None:
+def _write_model(source: Source, model: Transformer, folder: RunFolder, dtype: torch.dtype) -> None:
+    """Write the model in the precision that it was trained and is measured in."""
     if not folder.model.exists():  # it does if the run was stopped while it was measured
-        save_hub(model, source.tokenizer, folder.model)
+        save_hub(model, source.tokenizer, folder.model, dtype)
     kept_out = held_out_instructions(folder.path) if (folder.path / INSTRUCTIONS).is_file() else []
     if kept_out:
         save_rows(kept_out, folder.model / HELD_OUT_INSTRUCTIONS)

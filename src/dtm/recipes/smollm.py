@@ -49,25 +49,25 @@ def _smollm(
 
 
 def smollm_countdown() -> RunConfig:
-    """SmolLM2-135M on Countdown: h = 3, 60 steps of 384 per phase, four completions of 1,024 prompts."""
+    """SmolLM2-135M on Countdown: h = 4, 45 steps of 384 per phase, four completions of 768 prompts."""
     return _smollm(
         "countdown",
         64,
-        TiltConfig(step=3.0, final=15.0, max_steps=60),
-        ReplayConfig(prompts=1024, completions=4, refresh_every=20, refresh_fraction=0.5, priority=0.9),
+        TiltConfig(step=4.0, final=12.0, max_steps=45),
+        ReplayConfig(prompts=768, completions=4, refresh_every=15, refresh_fraction=0.5, priority=0.9),
         384,
         128,
     )
 
 
 def smollm_sudoku() -> RunConfig:
-    """SmolLM2-135M on 4×4 Sudoku: h = 3, 60 steps of 128 per phase, eight completions of 256 puzzles."""
+    """SmolLM2-135M on 4×4 Sudoku: h = 4, 40 steps of 96 per phase, eight completions of 256 puzzles."""
     config = _smollm(
         "sudoku",
         64,
-        TiltConfig(step=3.0, final=15.0, max_steps=60),
-        ReplayConfig(prompts=256, completions=8, refresh_every=30, refresh_fraction=0.5, priority=0.9),
-        128,
+        TiltConfig(step=4.0, final=12.0, max_steps=40),
+        ReplayConfig(prompts=256, completions=8, refresh_every=20, refresh_fraction=0.5, priority=0.9),
+        96,
         32,
     )
     return replace(
@@ -78,13 +78,13 @@ def smollm_sudoku() -> RunConfig:
 
 
 def smollm_gsm8k() -> RunConfig:
-    """SmolLM2-135M on GSM8K: h = 1, 60 steps of 256 per phase, eight completions of 512 questions."""
+    """SmolLM2-135M on GSM8K: h = 2, 40 steps of 192 per phase, eight completions of 512 questions."""
     config = _smollm(
         "gsm8k",
         256,
-        TiltConfig(step=1.0, final=4.0, max_steps=60),
-        ReplayConfig(prompts=512, completions=8, refresh_every=30, refresh_fraction=0.5, priority=0.9),
-        256,
+        TiltConfig(step=2.0, final=6.0, max_steps=40),
+        ReplayConfig(prompts=512, completions=8, refresh_every=20, refresh_fraction=0.5, priority=0.9),
+        192,
         64,
     )
     return replace(config, decoding=replace(config.decoding, cache="block", batch=512))

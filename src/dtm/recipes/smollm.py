@@ -28,7 +28,7 @@ def _smollm(
 ) -> RunConfig:
     """The common settings: LoRA on all projections, blocks of 32, fresh prompts in every phase.
 
-    Micro-batches have about 35,000 tokens, which keeps a large GPU busy and fits beside other runs.
+    Micro-batches have about 16,000 tokens, which keeps a large GPU busy and leaves room for other runs.
     """
     return RunConfig(
         recipe=f"smollm-{kind}",
@@ -56,7 +56,7 @@ def smollm_countdown() -> RunConfig:
         TiltConfig(step=4.0, final=12.0, max_steps=45),
         ReplayConfig(prompts=768, completions=4, refresh_every=15, refresh_fraction=0.5, priority=0.9),
         384,
-        128,
+        64,
     )
 
 
@@ -68,7 +68,7 @@ def smollm_sudoku() -> RunConfig:
         TiltConfig(step=4.0, final=12.0, max_steps=40),
         ReplayConfig(prompts=256, completions=8, refresh_every=20, refresh_fraction=0.5, priority=0.9),
         96,
-        32,
+        12,
     )
     return replace(
         config,
@@ -85,6 +85,6 @@ def smollm_gsm8k() -> RunConfig:
         TiltConfig(step=2.0, final=6.0, max_steps=40),
         ReplayConfig(prompts=512, completions=8, refresh_every=20, refresh_fraction=0.5, priority=0.9),
         192,
-        64,
+        32,
     )
     return replace(config, decoding=replace(config.decoding, cache="block", batch=512))

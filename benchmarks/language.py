@@ -7,7 +7,7 @@
 
 Every job is one process: it trains, measures the published test items, and writes DIR/rows/NAME-SEED.json.
 Jobs that have a row are not run again, and no job starts after ``--minutes``. ``--smoke`` runs a tiny size of
-everything on a CPU, with a source given by ``--source``.
+everything on a CPU, with a source given by ``--source``. On test items a row stops at its end token.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from dtm.config.serialise import update
 from dtm.evaluation.protocol import Examination, examine
 from dtm.evaluation.subject import Source, Subject
 from dtm.loop.adaptation import adapt
+from dtm.loop.assemble import assemble
 from dtm.models.transformer import Transformer
 from dtm.runs.folder import RunFolder
 from dtm.writing import write_json
@@ -44,7 +45,7 @@ TASKS = {"countdown": (128, 256), "sudoku": (128,), "gsm8k": (256,)}
 Changes = Mapping[str, Any]
 REJECTION: Changes = {
     "method": {"control_variate": "zero", "guard": False, "prompt_baseline": False},
-    "tilt": {"step": 10.0, "final": 50.0},
+    "tilt": {"step": 10.0, "final": 60.0},
 }
 """Rejection fine-tuning is c-DTM at c = 0 and a large h: e^{hr} leaves the right rollouts alone."""
 JOBS: dict[str, tuple[str, Changes]] = {
@@ -52,7 +53,7 @@ JOBS: dict[str, tuple[str, Changes]] = {
     "sudoku": ("smollm-sudoku", {}),
     "gsm8k": ("smollm-gsm8k", {}),
     "rft": ("smollm-countdown", REJECTION),
-    "block": ("smollm-countdown", {"model": {"base": "block"}}),
+    "block": ("smollm-countdown", {"model": {"base": "block"}, "decoding": {"cache": "prefix"}}),
     "full-weights": ("smollm-countdown", {"adapter": {"rank": None}, "optimizer": {"lr": 2e-4}}),
     "h-1.5": ("smollm-countdown", {"tilt": {"step": 1.5}}),
     "h-6": ("smollm-countdown", {"tilt": {"step": 6.0}}),
@@ -164,16 +165,24 @@ def on_test(model: str, task: str, options: argparse.Namespace) -> dict[str, dic
     lengths, limit = TASKS[task], 2 if options.smoke else None
     found = {}
     for length in (32,) if options.smoke else lengths:
-        exam = Examination(task=task, length=length, batch=256, limit=limit)
+        exam = Examination(task=task, length=length, batch=256, limit=limit, until_end=True)
         found[str(length)] = dict(examine(subject, exam, options.data_dir).measures)
     return found
 
 
 def base_rows(options: argparse.Namespace) -> None:
-    """Measure the bases on the test items."""
+    """Measure the bases on the test items: as tuned models are, and pass@k on Countdown at temperature 1."""
     for attention in options.attention:
         folder = options.out / attention
-        row = {task: on_test(str(folder / "model"), task, options) for task in TASKS}
+        row: dict[str, Any] = {
+            task: on_test(str(folder / "model"), task, options) for task in options.only or TASKS
+        }
+        name = "block" if attention == "block" else "countdown"
+        assembly = assemble(job_config(name, 0, options))
+        setting = EvaluationConfig(split="test", prompts=256, completions=64, temperature=1.0)
+        if options.smoke:
+            setting = replace(setting, prompts=2, completions=2)
+        row["sampled"] = dict(api.measure(assembly, assembly.base, setting).measures)
         write_json(folder / "base.json", row)
 
 
@@ -201,8 +210,9 @@ def table(options: argparse.Namespace) -> None:
         measure = "cells" if task == "sudoku" else "accuracy"
         if own:
             summary[f"{task}_{measure}"] = spread([headline(row["test"]) for row in own])
-            summary[f"{task}_base"] = spread([headline(base[task])])
             summary[f"{task}_minutes"] = spread([row["minutes"] for row in own])
+        if task in base:
+            summary[f"{task}_base"] = spread([headline(base[task])])
     RESULTS.mkdir(parents=True, exist_ok=True)
     write_json(RESULTS / "summary.json", summary)
     write_json(RESULTS / "rows.json", {"adapted": adapted, "base": base, "rows": rows})

@@ -105,6 +105,23 @@ def test_protocols_ask_differently(talking, data):
     }  # fmt: skip
 
 
+@FAMILIES
+def test_a_row_that_stops_at_its_end_has_the_same_text_up_to_it(write_talking, data, family):
+    subject = Subject.load(Source.find(str(write_talking(family, scale=2.5))), "cpu")
+
+    def examined(**options):
+        return examine(subject, Examination(task="gsm8k", length=96, **options), data)
+
+    end = examined().rows[0]["generation"][20]  # a letter that the model writes stands for the end
+    (subject.model.eos_id,) = subject.chat._tokenizer.encode(end, add_special_tokens=False)
+    whole, stopped = examined(), examined(until_end=True)
+    for long, short in zip(whole.rows, stopped.rows, strict=True):
+        assert long["generation"].partition(end)[0] == short["generation"].partition(end)[0]
+    assert any(end in row["generation"] for row in stopped.rows)
+    assert [row["generation"] for row in whole.rows] != [row["generation"] for row in stopped.rows]
+    assert whole.fingerprint["decoding"] != stopped.fingerprint["decoding"]
+
+
 @pytest.fixture
 def writes(talking, monkeypatch):
     """Let models write given texts, one for each item."""

@@ -23,7 +23,8 @@ STDOUT = Path("-")
 """The value of --json that means standard output."""
 HELD_OUT = ("split", "prompts", "completions", "base")
 PUBLISHED = (
-    *("length", "protocol", "data_dir", "limit", "batch", "device", "precision", "nf4", "adapter"),
+    *("length", "protocol", "data_dir", "limit", "batch", "until_end"),
+    *("device", "precision", "nf4", "adapter"),
     *MODEL,
 )
 """Options that belong to one of the two evaluations; None where they were not given."""
@@ -95,6 +96,12 @@ def _parser() -> argparse.ArgumentParser:
     published.add_argument("--limit", type=int, metavar="N", help="the first N items (default: all)")
     published.add_argument(
         "--batch", type=int, metavar="N", help="rows together on a GPU (default: 8; on a CPU each is alone)"
+    )
+    published.add_argument(
+        "--until-end",
+        action="store_true",
+        default=None,
+        help="stop a row after the block with its end token: faster, the same text up to the end",
     )
     published.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], help="default: cuda where there is one"
@@ -183,7 +190,7 @@ def _published(options: argparse.Namespace) -> int:
     from dtm.tasks.data import is_generated
     from dtm.tasks.language import BENCHMARKS
 
-    names = ("protocol", "limit", "batch")
+    names = ("protocol", "limit", "batch", "until_end")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     exams = [Examination(task=options.task, length=length, **given) for length in options.length or [256]]
     source = find_source(options, options.adapter)

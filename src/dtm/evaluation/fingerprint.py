@@ -55,6 +55,7 @@ def fingerprint(
             "tokens_per_step": decoder.tokens_per_step,
             "order": next(name for name, order in ORDERS.items() if isinstance(decoder.order, order)),
             "temperature": decoder.temperature,
+            **({"until_end": True} if decoder.until_end else {}),  # absent in results that decode on
         },
         "model": model_identity(subject.source.weights, subject.source.adapter),
         "numerics": {

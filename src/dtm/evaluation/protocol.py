@@ -44,6 +44,9 @@ class Examination:
     batch: int = 8
     """Rows decoded together on a GPU. On a CPU each is decoded alone, which costs nothing there and makes
     its numbers independent of the others."""
+    until_end: bool = False
+    """Stop a row after the block with its end token; the rest becomes end tokens. The text up to the end is
+    the same. The protocols decode on, which costs up to L / B times as much for short answers."""
 
     def __post_init__(self) -> None:
         require(self.task in BENCHMARKS, f"no task {self.task!r}. {nearest(self.task, BENCHMARKS)}")
@@ -69,6 +72,7 @@ class Examination:
             tokens_per_step=min(TOKENS_PER_STEP, block),
             temperature=0.0,
             cache="none" if attention_block is None else "prefix",
+            until_end=self.until_end,
         )
 
 

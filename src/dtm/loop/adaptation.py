@@ -189,7 +189,8 @@ def measure_tasks(
 ) -> dict[str, dict[str, float]]:
     """Accuracy on validation prompts of the tasks in the corpus, at temperature 1, one token per step."""
     measures: dict[str, dict[str, float]] = {}
-    decoder = Decoder(order=ORDERS["max-probability"](), block=config.block, cache="prefix")
+    order = ORDERS["max-probability"]()
+    decoder = Decoder(order=order, block=config.block, cache="prefix", until_end=True)
     shares = corpus_shares(config.corpus)
     for kind in (kind for kind in MEASURED if config.measured and kind in shares):
         settings: Any = {"kind": kind, "data_dir": config.corpus.data_dir, "prompt_length": 8192}

@@ -26,9 +26,12 @@ from dtm.config import (
 def _smollm(
     kind: str, length: int, tilt: TiltConfig, replay: ReplayConfig, batch: int, micro: int
 ) -> RunConfig:
-    """The common settings: LoRA on all projections, blocks of 32, fresh prompts in every phase.
+    """The common settings: LoRA on all projections, blocks of 32, short phases with fresh prompts in each.
 
-    Micro-batches have about 16,000 tokens, which keeps a large GPU busy and leaves room for other runs.
+    The block cache is an approximation for full attention. It leaves the accuracy of the base as it is, which
+    two tokens per step do not. The meter does not end phases: on so few prompts its error is 0.1 to 0.2, as
+    large as what a phase of 30 steps gains. Micro-batches have about 16,000 tokens, which keeps a large GPU busy and
+    leaves room for other runs.
     """
     return RunConfig(
         recipe=f"smollm-{kind}",
@@ -37,7 +40,7 @@ def _smollm(
         model=ModelConfig(base="smollm2"),
         adapter=AdapterConfig(rank=64, alpha=64.0),
         decoding=DecodingConfig(
-            order="max-probability", block=32, cache="prefix", certainty=0.99, until_end=True, batch=1024
+            order="max-probability", block=32, cache="block", certainty=0.99, until_end=True, batch=1024
         ),
         audit=AuditConfig(share=0.01),
         method=configure_method("c-dtm", control_variate="one", after_end=False),
@@ -49,42 +52,49 @@ def _smollm(
 
 
 def smollm_countdown() -> RunConfig:
-    """SmolLM2-135M on Countdown: h = 4, 45 steps of 384 per phase, four completions of 768 prompts."""
+    """SmolLM2-135M on Countdown: h = 3, 30 steps of 256 per phase, eight completions of 512 prompts."""
     return _smollm(
         "countdown",
         64,
-        TiltConfig(step=4.0, final=12.0, max_steps=45),
-        ReplayConfig(prompts=768, completions=4, refresh_every=15, refresh_fraction=0.5, priority=0.9),
-        384,
+        TiltConfig(step=3.0, final=18.0, max_steps=30, absorbed="never"),
+        ReplayConfig(prompts=512, completions=8, refresh_every=15, refresh_fraction=0.5, priority=0.9),
+        256,
         64,
     )
 
 
 def smollm_sudoku() -> RunConfig:
-    """SmolLM2-135M on 4×4 Sudoku: h = 4, 40 steps of 96 per phase, eight completions of 256 puzzles."""
+    """SmolLM2-135M on 4×4 Sudoku: h = 3, 30 steps of 64 per phase, eight completions of 192 puzzles."""
     config = _smollm(
         "sudoku",
         64,
-        TiltConfig(step=4.0, final=12.0, max_steps=40),
-        ReplayConfig(prompts=256, completions=8, refresh_every=20, refresh_fraction=0.5, priority=0.9),
-        96,
-        12,
+        TiltConfig(step=3.0, final=12.0, max_steps=30, absorbed="never"),
+        ReplayConfig(prompts=192, completions=8, refresh_every=15, refresh_fraction=0.5, priority=0.9),
+        64,
+        16,
     )
     return replace(
         config,
         task=replace(config.task, prompt_length=1500),  # type: ignore[call-arg]
-        decoding=replace(config.decoding, cache="block", batch=512),
+        decoding=replace(config.decoding, batch=512),
     )
 
 
 def smollm_gsm8k() -> RunConfig:
-    """SmolLM2-135M on GSM8K: h = 2, 40 steps of 192 per phase, eight completions of 512 questions."""
+    """SmolLM2-135M on GSM8K: h = 2, 30 steps of 192 per phase, eight completions of 384 questions.
+
+    In long texts one other token changes all that follow, so the audit compares rewards alone.
+    """
     config = _smollm(
         "gsm8k",
         256,
-        TiltConfig(step=2.0, final=6.0, max_steps=40),
-        ReplayConfig(prompts=512, completions=8, refresh_every=20, refresh_fraction=0.5, priority=0.9),
+        TiltConfig(step=2.0, final=6.0, max_steps=30, absorbed="never"),
+        ReplayConfig(prompts=384, completions=8, refresh_every=15, refresh_fraction=0.5, priority=0.9),
         192,
         32,
     )
-    return replace(config, decoding=replace(config.decoding, cache="block", batch=512))
+    return replace(
+        config,
+        decoding=replace(config.decoding, batch=512),
+        audit=AuditConfig(share=0.01, agreement=0.0, shift=0.1),
+    )

@@ -87,10 +87,14 @@ class Method(ABC):
         """Scored positions of a masked state on average; for forecasts of memory."""
         return completion
 
+    @property
+    def unit(self) -> int:
+        """Neighbouring sequences that no micro-batch may separate."""
+        return 2 if self.pairs else 1
+
     def sequences_together(self, rows: int, draws: int) -> int:
-        """Sequences whose masked states, ``draws`` of each, fit ``rows``; at least one, or a pair."""
-        unit = 2 if self.pairs else 1
-        return max(rows // (draws * unit), 1) * unit
+        """Sequences whose masked states, ``draws`` of each, fit ``rows``; at least one unit."""
+        return max(rows // (draws * self.unit), 1) * self.unit
 
     def check_decoding(self, decoding: DecodingConfig) -> None:
         """Refuse, or warn about, rollouts whose law is not the one that the loss assumes."""

@@ -28,7 +28,7 @@ from dtm.loop.pretraining import Pretrainer, task_corpus
 from dtm.masking import EveryBlock, Masking
 from dtm.models.transformer import Transformer
 from dtm.random import stream
-from dtm.runs.folder import commit, environment
+from dtm.runs.environment import commit, environment
 from dtm.writing import write_json
 
 SCALES: dict[str, dict[str, dict[str, Any]]] = {

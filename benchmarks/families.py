@@ -39,7 +39,7 @@ from dtm.models.transformer import Transformer
 from dtm.models.weights import place
 from dtm.random import stream
 from dtm.records import Phase, Prompts, Rollouts
-from dtm.runs.folder import commit, environment
+from dtm.runs.environment import commit, environment
 from measuring import GIB, Bench
 
 SDAR_8B = TransformerConfig(

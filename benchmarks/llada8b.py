@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from dtm.runs.folder import commit, environment
+from dtm.runs.environment import commit, environment
 from dtm.tasks.countdown.reward import reward
 from llada8b_profile import profile, switches
 from llada8b_rollouts import cached, cheap, exact, fp8, ragged

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dtm.random import stream
-from dtm.runs.folder import commit
+from dtm.runs.environment import commit
 from dtm.tasks.maze import MazeTask
 from dtm.tasks.maze.paths import PathBank
 from dtm.tasks.maze.task import Cell, Pair, coverage

@@ -24,7 +24,7 @@ from dtm.loop.assemble import assemble
 from dtm.loop.trainer import Trainer
 from dtm.models.transformer import Transformer
 from dtm.random import stream
-from dtm.runs.folder import commit, environment
+from dtm.runs.environment import commit, environment
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:

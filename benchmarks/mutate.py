@@ -109,6 +109,7 @@ def _test(source: Path, tests: list[str], output: IO[str]) -> None:
     os.environ["PYTHONPATH"] = str(source)  # for the processes that tests start
     sys.path.insert(0, str(source))
     # A test must notice by itself: shapes are not checked, and the package is imported sooner.
+    os.environ["JAXTYPING_DISABLE"] = "1"
     plain = ["-o", "addopts=", "-m", "not slow and not gpu", "-p", "no:cacheprovider"]
     sys.exit(int(pytest.main(["-x", "-q", *plain, *tests])))
 

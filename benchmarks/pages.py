@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pages_study
 from dtm.writing import write_text
 
 BLOCK = re.compile(r"(<!-- filled: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -167,25 +168,16 @@ def headline(sudoku: Found, countdown: Found, maze: Found) -> str:
     return "".join(lines)
 
 
-METHODS = {
-    "c-dtm": "**c-DTM**",
-    "vrpo": "VRPO",
-    "unigrpo": "UniGRPO",
-    "wd1": "wd1",
-    "gdpo": "GDPO",
-    "spg": "SPG",
-    "diffu-grpo": "diffu-GRPO",
-}
-"""Names of the compared methods, in the order of the table."""
-
-
 def compare_tokens(sudoku: Found, countdown: Found) -> str:
     """Every method after the same number of tokens."""
     columns = ((countdown, "accuracy"), (countdown, "accuracy_mul_div"), (sudoku, "accuracy"))
     rows = [["base model", *(f"{found['base'][name]:.3f}" for found, name in columns)]]
     rows += [
-        [label, *(f"{found['summary'][method][name]['mean']:.3f}" for found, name in columns)]
-        for method, label in METHODS.items()
+        [
+            "**c-DTM**" if method == "c-dtm" else label,
+            *(f"{found['summary'][method][name]['mean']:.3f}" for found, name in columns),
+        ]
+        for method, label in pages_study.METHODS.items()
     ]
     size, seeds = sudoku["budget"]["amount"] / 1e6, len(sudoku["seeds"])
     note = f"Each after {size:g} million tokens through the models, mean of {seeds} seeds,"
@@ -265,6 +257,11 @@ def meter_phases(found: Found) -> str:
     return f"{table(['phases', 'updates', 'reward', 'valid', 'coverage'], rows)}\n{_source(found)}"
 
 
+def _study(render: Callable[..., tuple[Sequence[str], Sequence[Sequence[str]]]]) -> Callable[..., str]:
+    """A table of the study as Markdown."""
+    return lambda *found: table(*render(*found))
+
+
 def _source(made: Found) -> str:
     return f"`{made['command']}`, commit {made['commit']}.\n"
 
@@ -298,6 +295,12 @@ TABLES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "headline": (("sudoku-mini.json", "countdown-mini.json", "maze/summary.json"), headline),
     "compare-tokens": (("compare/sudoku-tokens.json", "compare/countdown-tokens.json"), compare_tokens),
     "llada8b-memory": (("llada8b.json",), llada8b_memory),
+    "study-tokens": (
+        ("compare/sudoku-tokens.json", "compare/countdown-tokens.json"),
+        _study(pages_study.tokens),
+    ),
+    "study-rates": (("compare/countdown-tokens.json",), _study(pages_study.rates)),
+    "study-seconds": (("compare/sudoku-seconds.json",), _study(pages_study.seconds)),
 }
 """Blocks by name: files in the folder of results, and the function that writes the block from them."""
-PAGES = ("README.md", "docs/results.md", "docs/reliability.md", "docs/llada-24gb.md")
+PAGES = ("README.md", "docs/results.md", "docs/reliability.md", "docs/llada-24gb.md", "docs/study.md")

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dtm.runs.folder import environment
+from dtm.runs.environment import environment
 from dtm.writing import write_json
 from pages import PAGES, fill
 from study import called, publish

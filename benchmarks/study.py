@@ -12,7 +12,8 @@ from typing import Any
 import dtm
 from dtm.config import ReplayConfig, RunConfig, TiltConfig
 from dtm.report.manifest import Provenance, record
-from dtm.runs.folder import RunFolder, environment
+from dtm.runs.environment import environment
+from dtm.runs.folder import RunFolder
 
 
 def in_rounds(

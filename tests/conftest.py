@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shapes  # isort: skip  # noqa: F401, before dtm, whose modules are marked as they are imported
+
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -279,13 +279,20 @@ def test_a_finished_run_is_measured(finished, call, tmp_path):
     assert written["tuned"] == {**expected.measures, "best": expected.best}
     assert written["base"].keys() == written["tuned"].keys()
     assert f"{expected.measures['reward']:.3f}" in text
-    assert "prompts differ" not in text
+    assert "is asked once" not in text
 
 
-def test_more_prompts_than_there_are_is_said(finished, call):
-    code, text = call("eval", str(finished.path), "--prompts", "500", "--completions", "1")
+def test_more_prompts_than_there_are_ask_each_once(finished, call, tmp_path):
+    """The same measures as with their exact number, which the result states."""
+    counted = ("--completions", "1", "--json", "out.json")
+    code, text = call("eval", str(finished.path), "--prompts", "500", *counted)
     assert code == 0
-    assert re.search(r"only \d+ of the 500 prompts differ: the test split has no more", text)
+    there = int(re.search(r"the test split has (\d+) prompts, not 500: each is asked once", text)[1])
+    capped = json.loads((tmp_path / "out.json").read_text())
+    assert capped["prompts"] == there < 500
+    _, text = call("eval", str(finished.path), "--prompts", str(there), *counted)
+    assert "is asked once" not in text
+    assert json.loads((tmp_path / "out.json").read_text()) == capped
 
 
 def test_measures_can_be_piped_as_json(finished, capsys, tmp_path, monkeypatch):

@@ -51,7 +51,7 @@ IMPORTERS = {VERIFY: {"cli"}}
 """Packages that only these may import."""
 PRIVATE = {
     ("workers.py", "os._exit"),  # a forked process must not run the exit handlers of its parent
-    ("tasks/rewards.py", "os._exit"),
+    ("tasks/replies.py", "os._exit"),
     ("models/fp8.py", "torch._scaled_mm"),  # products in FP8 with a scale per row have no public name yet
     ("models/transformer.py", "torch._dynamo"),  # the limit of recompilations can be set nowhere else
 }

@@ -91,6 +91,10 @@ def test_a_prompt_is_steered_by_a_reward_of_ones_own(write_talking, call):
         (["--smc", "4", "--tilt", "-1"], "not negative, got -1.0: negate the reward"),
         (["--smc", "4", "--tilt", "1", "--best-of", "4"], "give one of them"),
         (["--smc", "4", "--tilt", "1", "--draws", "0"], "--draws must be at least 1"),
+        (
+            ["--smc", "4", "--tilt", "1", "--values", "greedy", "--draws", "3"],
+            "a greedy value has one completion",
+        ),
         (["--smc", "1", "--tilt", "1", "--gibbs"], "at least 2 particles"),
         (["--best-of", "4", "--gibbs", "2"], "--gibbs needs --smc N"),
         (["--best-of", "4", "--correct"], "--correct needs --smc N"),

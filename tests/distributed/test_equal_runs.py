@@ -134,7 +134,7 @@ def test_otherwise_gradients_and_runs_are_the_same_to_rounding(alone, found):
     for process in found:
         for name, expected in alone.items():
             for one, other in zip(process[name]["summed"], expected["summed"], strict=True):
-                assert float((one - other).norm()) <= 1e-6 * float(other.norm()), name
+                assert float((one - other).norm()) <= 1e-5 * float(other.norm()), name
             if "trained" in process[name]:
                 for one, other in zip(process[name]["trained"], expected["trained"], strict=True):
                     torch.testing.assert_close(one, other, atol=1e-5, rtol=0)

@@ -69,7 +69,9 @@ def test_an_adapter_with_the_hubs_names_is_added_to_its_base(base_of, tmp_path, 
     save_file(weights, base / "model.safetensors")
     expected = dtm.load_model(base, **asked_of(family))
     tokens = torch.randint(5, 90, (2, 9), generator=stream(0, "tokens"))
-    torch.testing.assert_close(model.logits(tokens), expected.logits(tokens), atol=1e-4, rtol=1e-3)
+    logits = expected.logits(tokens)
+    # Sums are rounded in another order, and how much that matters differs between processors.
+    torch.testing.assert_close(model.logits(tokens), logits, atol=1e-4 * float(logits.abs().max()), rtol=0)
 
 
 def test_eval_measures_a_base_with_an_adapter_over_it(base_of, tmp_path, capsys):

@@ -277,6 +277,24 @@ def test_a_plan_and_a_forecast_count_what_an_iteration_draws(name, batch, prompt
     assert assembly.loop.work().rollouts == 2 * prompts * 4 + 3 * 4 * 2
 
 
+@pytest.mark.parametrize("name", ["agrpo", "d2", "trace-rl", "spg"])
+@pytest.mark.parametrize("micro_batch", [1, 8])
+def test_the_memory_forecast_counts_the_positions_that_a_micro_batch_holds(
+    name, micro_batch, iterating, make_trainer
+):
+    """One token per step and five per completion; a rollout's rows stay together also in a smaller batch."""
+    fields = {"merged": 2} if name == "trace-rl" else {}
+    config = iterating(name, **fields)
+    config = replace(config, optimizer=replace(config.optimizer, micro_batch=micro_batch))
+    trainer, run = make_trainer(config, reward=upwards), assemble(config).training_shape
+    states, _ = trainer.learner.batch(trainer.open_phase(), trainer.progress)
+    held = states.select(slice(0, trainer.learner._sequences_together(states)))
+    if name != "trace-rl":  # whose forecast assumes 64 decoding steps
+        assert run.rows == len(held)
+    scored = states.eligible.sum(1).float()
+    assert scored.mean() <= run.scored <= scored.max()
+
+
 # ── mistakes ──────────────────────────────────────────────────────────────────────────────────────
 
 

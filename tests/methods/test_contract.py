@@ -11,9 +11,9 @@ import pytest
 import torch
 from batches import BLOCK, END, PHASE, VOCAB, Free, batch, build_method, moved, rollouts
 
-from dtm.config import METHODS, configure_method
+from dtm.config import METHODS, DecodingConfig, configure_method
 from dtm.config.registry import load_method_class
-from dtm.masking import LeftToRight, TraceSegments
+from dtm.masking import LeftToRight, SampledSteps, TraceSegments
 from dtm.methods import CONTROL_VARIATES, Method
 from dtm.models import Policy
 from dtm.random import stream
@@ -161,7 +161,10 @@ def test_forecasts_know_the_rows_and_the_scored_positions(settings):
         assert method.rows_per_rollout >= 1
     else:
         assert method.rows_per_rollout == states.draws
-    assert 1 <= method.scored_per_row(completion, BLOCK) <= completion
+    decoding = DecodingConfig(block=BLOCK)
+    assert 1 <= method.scored_per_row(completion, decoding) <= completion
+    if isinstance(plan, TraceSegments | SampledSteps):  # the rollouts reveal one token per step
+        assert int(states.eligible.sum(1).max()) == method.scored_per_row(completion, decoding)
 
 
 @each

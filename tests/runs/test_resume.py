@@ -21,8 +21,9 @@ from dtm.comparison.audit import read_fingerprint
 from dtm.errors import CheckpointError, ConfigError, StorageError
 from dtm.loop.assemble import assemble
 from dtm.runs.checkpoint import load_latest
+from dtm.runs.environment import commit
 from dtm.runs.events import JsonLines, read_events
-from dtm.runs.folder import RunFolder, commit, require_new
+from dtm.runs.folder import RunFolder, require_new
 from dtm.runs.interrupts import Interrupted
 from dtm.runs.resume import find_run, require_same_config
 from dtm.tasks.maze import MazeTask

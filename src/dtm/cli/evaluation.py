@@ -129,7 +129,7 @@ def _held_out(options: argparse.Namespace) -> int:
 
     from dtm import api
     from dtm.distributed import current
-    from dtm.evaluation.evaluate import held_out
+    from dtm.evaluation.evaluate import before_repeats, held_out
     from dtm.models.transformer import Transformer
     from dtm.report.display import measures_table
     from dtm.runs.folder import make_folder
@@ -151,15 +151,15 @@ def _held_out(options: argparse.Namespace) -> int:
     models = {"tuned": run.checked_model()}
     if options.base:
         models = {"base": assembly.base, **models}
-    asked_for = held_out(assembly.task, setting)
-    there = len(set(map(str, asked_for.views)))
+    there = before_repeats(held_out(assembly.task, setting))
     if there < setting.prompts:
         console.print(
-            f"only {there} of the {setting.prompts} prompts differ: "
-            f"the {setting.split} split has no more, or repeats some",
+            f"the {setting.split} split has {there} prompts, not {setting.prompts}: each is asked once. For "
+            "more answers, raise --completions",
             highlight=False,
             soft_wrap=True,
         )
+        setting = replace(setting, prompts=there)
     results = {name: api.measure(assembly, model, setting) for name, model in models.items()}
     console.print(measures_table(results))
     costs: dict[str, float] = {}

@@ -286,7 +286,8 @@ def sweep(arguments: list[str]) -> int:
     )
     from dtm.report.page.data import Subject
     from dtm.report.page.write import write_pages
-    from dtm.runs.folder import PAGE, RUNS, environment
+    from dtm.runs.environment import environment
+    from dtm.runs.folder import PAGE, RUNS
     from dtm.writing import write_json, write_text
 
     out, seeds = options.out or RUNS / f"{options.recipe}-sweep", range(options.seeds)

@@ -54,7 +54,12 @@ def add_steering(add: Callable[..., object]) -> None:
         choices=["one-shot", "greedy", "rollout"],
         help="with --smc: how unfinished completions are valued at block ends (default: one-shot)",
     )
-    add("--draws", type=int, metavar="K", help="with --smc: completions behind a value (default: 4)")
+    add(
+        "--draws",
+        type=int,
+        metavar="K",
+        help="with --smc: completions behind a value that is not greedy (default: 4)",
+    )
     add(
         "--correct",
         action="store_true",
@@ -103,6 +108,10 @@ def _method(options: argparse.Namespace) -> Steering:
             options.tilt is not None,
             "--smc draws from the law tilted by e^(a r): give a with --tilt A, for example --tilt 2",
         )
+        if options.values == "greedy":
+            refuse(
+                options, ("draws",), "is for --values one-shot and rollout: a greedy value has one completion"
+            )
 
     from dtm.steering import SMC, BestOf
 

@@ -21,7 +21,8 @@ from dtm.comparison.settings import label, own_settings
 from dtm.comparison.tuning import Trial, tuning_notes
 from dtm.config.budget import SPENT, Budget
 from dtm.report.figures import PLAIN, comparison_figure
-from dtm.runs.folder import environment, kept_json
+from dtm.runs.environment import environment
+from dtm.runs.folder import kept_json
 
 COSTS = (*SPENT, "peak_memory")
 AXES = {

@@ -44,6 +44,11 @@ class DecodingConfig:
     """Draw the rollouts of the next refresh in a thread while the student trains; for loops that refresh. The
     same rollouts, since π_a does not change within a phase; needs memory for both at once."""
 
+    def most_per_step(self, completion: int) -> int:
+        """Most tokens that one step reveals; with certainty a whole block."""
+        block = min(self.block or completion, completion)
+        return block if self.certainty is not None else min(self.tokens_per_step, block)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditConfig:

@@ -41,6 +41,17 @@ def held_out(task: Task, config: EvaluationConfig) -> Prompts:
     return task.prompts(config.split, config.prompts, stream(EVALUATION_SEED, "test-prompts"))
 
 
+def before_repeats(prompts: Prompts) -> int:
+    """Return how many prompts there are up to the last one that had not come before."""
+    seen: set[str] = set()
+    last = 0
+    for number, view in enumerate(map(str, prompts.views), start=1):
+        if view not in seen:
+            seen.add(view)
+            last = number
+    return last
+
+
 def evaluation_decoder(decoder: Decoder, config: EvaluationConfig) -> Decoder:
     """Return the decoder of evaluations: a run's own, at the evaluation's temperature if that is set."""
     return decoder if config.temperature is None else replace(decoder, temperature=config.temperature)

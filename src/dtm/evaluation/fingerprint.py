@@ -22,7 +22,7 @@ from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import WEIGHTS as ADAPTER_WEIGHTS
 from dtm.models.families.settings import SIDECAR
 from dtm.models.weights import weight_files
-from dtm.runs.folder import environment, version
+from dtm.runs.environment import environment, version
 from dtm.tasks import answers, arithmetic
 from dtm.tasks.language import Row
 from dtm.tasks.protocols import Protocol

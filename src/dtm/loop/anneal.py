@@ -88,7 +88,7 @@ class Anneal(Loop):
         read = (READINGS + 2) * STATES * replay.held_out_prompts * replay.completions // 4
         return Work(
             count * replay.completions * drawn + evaluations * evaluation.prompts * evaluation.completions,
-            count * (tilt.max_steps * self.config.optimizer.batch + read),
+            count * (tilt.max_steps * self.config.optimizer.batch * self.method.rows_per_rollout + read),
         )
 
     def begin(self, rollouts: Rollouts, tilt: float, optimizer: torch.optim.Optimizer) -> float:
@@ -118,6 +118,7 @@ class Anneal(Loop):
         neutral = self.method.neutral_weight(replay.weights.log_z)
         rollouts, weights, factor = replay.draw(rows, priority, generator, neutral)
         states = masking.states(rollouts, mask_id, generator)
+        factor = factor.repeat_interleave(states.draws)  # the draws of a rollout are neighbouring rows
         return replace(states, row_weight=states.row_weight * factor), weights
 
     def refreshes(self, phase_step: int) -> bool:

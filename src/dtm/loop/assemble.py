@@ -178,12 +178,12 @@ class Assembly:
 
     def _training_shape(self, shape: TransformerConfig, shards: int | None = None) -> TrainingShape:
         config, completion, together = self.config, self.task.completion_length, self.config.decoding.batch
-        half, method = self.placement.is_half, self.method
+        half, method, draws = self.placement.is_half, self.method, self.method.rows_per_rollout
         candidates = together * (config.decoding.block or completion)
         return TrainingShape(
-            rows=config.optimizer.rows,
+            rows=method.sequences_together(config.optimizer.rows, draws) * draws,
             length=self.prompt_width + completion,
-            scored=method.scored_per_row(completion, config.decoding.block),
+            scored=method.scored_per_row(completion, config.decoding),
             rollouts=self.loop.prompts * config.replay.completions,
             lora=self.lora,
             ema=self.loop.ema is not None or method.reads_base,  # π_0 takes as much as an average
@@ -305,6 +305,8 @@ def assemble(
     if config.model.nf4:
         bitsandbytes()  # a missing library is told before any work, also by --dry-run
     decoder = build_decoder(config.decoding)
+    if not opened:
+        found.check_decoding(config.decoding)
     folder = _find_base(config, opened)
     asked = asked_for(config.model)
     built = build_task(config.task, folder, asked) if task is None else as_task(task, folder, asked)

@@ -26,7 +26,7 @@ from dtm.evaluation.fingerprint import (
 from dtm.loop.assemble import Assembly
 from dtm.loop.policies import is_own, is_under
 from dtm.records import Prompts
-from dtm.runs.folder import environment, version
+from dtm.runs.environment import environment, version
 from dtm.tasks.rewards import Scorer
 
 PLACES = ("recipe", "seed", "device", "model.base", "task.data_dir", "task.data", "checkpoint", "pretrain")

@@ -130,10 +130,11 @@ class Learner:
                 found.append(value.double().cpu())
         return torch.cat(self.group.gather(torch.cat(found))).to(states.tokens.device)
 
-    def with_log_ratio(self, rollouts: Rollouts, phase: int) -> Rollouts:
+    def with_log_ratio(self, rollouts: Rollouts, purpose: str, number: int) -> Rollouts:
         """The rollouts with log π_0/π_a of each, by evidence bounds under common masks, if the method asks.
 
-        π_a runs as the student does, with its adapter, so that the ratio of equal models is 1.
+        π_a runs with its adapter, also where decoding merges it, so that the ratio of equal models is 1.
+        ``purpose`` and ``number`` name the stream of the masks.
         """
         plan, policy = self.method.ratio_plan, self.policy
         if plan is None:
@@ -144,10 +145,11 @@ class Learner:
         )
         assert isinstance(self.masking, Planned)
         masking = replace(self.masking, plan=plan)
-        states = masking.states(rollouts, policy.student.mask_id, self._stream("log-ratio", phase))
+        states = masking.states(rollouts, policy.student.mask_id, self._stream(purpose, number))
 
         def log_ratio(part: MaskedStates) -> Tensor:
-            return bounds(policy.log_pi_0(part), part) - bounds(policy.log_pi(part), part)
+            log_pi_a = policy.teacher(part.tokens, part.attention, part.scored, clean=part.context)
+            return bounds(policy.log_pi_0(part), part) - bounds(log_pi_a, part)
 
         return replace(rollouts, log_ratio=self.score(states, log_ratio))
 
@@ -173,22 +175,16 @@ class Learner:
         With weights in shares every pass is one of all processes: those with fewer rows repeat a row whose
         gradient does not count.
         """
-        unit = self._unit
+        unit = self.method.unit
         own = [(part, True) for part in self.group.parts(sequences, size, unit)]
         most = -(-len(self.group.largest_share(sequences, unit)) // size) if self.policy.sharded else 0
         return own + [(slice(0, unit), False)] * (most - len(own))
 
     def _sequences_together(self, states: MaskedStates) -> int:
         """Sequences in one forward pass: those whose rows fit, and never half a pair."""
-        unit = self._unit
         if self.config.distributed.row_order:
-            return unit
-        return max(self.config.optimizer.rows // (states.draws * unit), 1) * unit
-
-    @property
-    def _unit(self) -> int:
-        """Sequences that must stay together."""
-        return 2 if self.method.pairs else 1
+            return self.method.unit
+        return self.method.sequences_together(self.config.optimizer.rows, states.draws)
 
     @property
     def _records(self) -> bool:

@@ -23,7 +23,9 @@ def make_loop(config: RunConfig, method: Method) -> Loop:
 
 def check_settings(config: RunConfig) -> None:
     """Refuse settings that do not fit the configuration's method, before any run starts."""
-    make_loop(config, load_method_class(config.method.name)(config.method))
+    method = load_method_class(config.method.name)(config.method)
+    make_loop(config, method)
+    method.check_decoding(config.decoding)
 
 
 def other_fields(method: type[Method] | Method) -> tuple[str, ...]:

@@ -152,7 +152,7 @@ class Trainer:
 
     def _advance(self) -> None:
         """Take one optimiser step, with the opening, refreshing or closing around it; charge the budget."""
-        progress, config = self.progress, self.config
+        progress = self.progress
         with self.ledger:
             replay = self.open_phase() if self.replay is None else self.replay
             idle = self.loop.idle_reason(replay) if progress.phase_step == 0 else None
@@ -162,8 +162,7 @@ class Trainer:
             # After a stop between a phase's last step and its closing, only the closing is left to do.
             if not self._phase_has_ended():
                 if self.loop.refreshes(progress.phase_step):
-                    prompts, first = config.replay.refresh_prompts, replay.next_group
-                    replay.refresh(self.sampling.collect("refresh", prompts, first, progress, self._emit))
+                    self._refresh(replay)
                 begins = progress.phase_step == 0 or self.loop.refreshes(progress.phase_step)
                 if begins and progress.landing is None:
                     self._draw_ahead()
@@ -173,6 +172,12 @@ class Trainer:
             if self._phase_has_ended():
                 reason = "budget spent" if self._spent_share() >= 1 else progress.landing or "step limit"
                 self._close_phase(replay, reason)
+
+    def _refresh(self, replay: Replay) -> None:
+        """Replace part of the buffer by new rollouts of π_a."""
+        prompts, progress = self.config.replay.refresh_prompts, self.progress
+        fresh = self.sampling.collect("refresh", prompts, replay.next_group, progress, self._emit)
+        replay.refresh(self.learner.with_log_ratio(fresh, "refresh log-ratio", progress.step))
 
     def _draw_ahead(self) -> None:
         """Begin to draw the rollouts of the phase's next refresh, if there is one."""
@@ -201,7 +206,7 @@ class Trainer:
         nothing = f"the reward gave None for all completions of the {prompts} prompts of the buffer"
         require(len(rollouts) > 0, nothing, RewardError)
         h = self.loop.begin(rollouts, progress.tilt, self.optimizer)
-        replay = self._hold(self.learner.with_log_ratio(rollouts, progress.phase), h)
+        replay = self._hold(self.learner.with_log_ratio(rollouts, "log-ratio", progress.phase), h)
         if self.loop.measures_absorbed:
             self._check_weights(replay)
             self.meter = Meter(drawn.select(drawn.group >= prompts), h, self._meter_noise())
@@ -326,7 +331,8 @@ class Trainer:
 
         Kernels that an earlier run left in torch's cache would otherwise be a head start.
         """
-        replay = self._hold(self.sampling.rehearse(), 1.0)
+        rollouts = self.learner.with_log_ratio(self.sampling.rehearse(), "warm-up", 0)
+        replay = self._hold(rollouts, 1.0)
         if self.loop.measures_absorbed or self.loop.idle_reason(replay) is None:
             self.learner.rehearse(replay)
 

@@ -8,8 +8,9 @@ from typing import ClassVar, final
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dtm.config import IteratingConfig
+from dtm.config import DecodingConfig, IteratingConfig
 from dtm.config.method import AT_LEAST_ONE, BETWEEN_0_AND_1, POSITIVE, Preset, Rule, check_fields
+from dtm.errors import require
 from dtm.masking import Masking, Planned, SampledSteps
 from dtm.methods.advantages import ADVANTAGES, AdvantageName
 from dtm.methods.base import Changes, Method
@@ -36,7 +37,7 @@ class AGRPOConfig(IteratingConfig):
     """Share of the draws that all steps have alike; the rest goes to steps in proportion to −log π_a of their
     tokens (published: to the entropy). 1: uniform."""
     temperature: float = 1.0
-    """Temperature at which log π is taken: that of the decoder."""
+    """Temperature at which log π is taken; must be decoding.temperature."""
     epsilon: float = 0.2
     """ε, how far a ratio may leave 1."""
     advantage: AdvantageName = "mean"
@@ -71,6 +72,26 @@ class AGRPO(Method):
     def rows_per_rollout(self) -> int:
         """Steps drawn."""
         return self.config.steps
+
+    def scored_per_row(self, completion: int, decoding: DecodingConfig) -> int:
+        """The tokens that one decoding step revealed."""
+        return decoding.most_per_step(completion)
+
+    def check_decoding(self, decoding: DecodingConfig) -> None:
+        """Refuse a decoder of another temperature: its tokens would not have the likelihood of the loss."""
+        require(
+            decoding.temperature > 0,
+            f"{self.config.name} needs the likelihood of sampled tokens, and decoding.temperature 0 samples "
+            "none: add --decoding.temperature 1",
+        )
+        own = self.config.temperature
+        require(
+            own == decoding.temperature,
+            f"{self.config.name} scores tokens at method.temperature {own:g}, and they are drawn at "
+            f"decoding.temperature {decoding.temperature:g}. Give both the same value: --method.temperature "
+            f"{decoding.temperature:g} (in dtm compare: --set {self.config.name}.temperature="
+            f"{decoding.temperature:g})",
+        )
 
     def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
         """A_i."""

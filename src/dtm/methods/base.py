@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dtm.config import IteratingConfig, MethodConfig, RunConfig
+from dtm.config import DecodingConfig, IteratingConfig, MethodConfig, RunConfig
 from dtm.losses import AdaptiveControl
 from dtm.masking import Masking, MaskPlan
 from dtm.methods.advantages import centred
@@ -83,9 +83,22 @@ class Method(ABC):
         """Masked states per rollout in an update; for forecasts of time and memory."""
         return 1
 
-    def scored_per_row(self, completion: int, block: int | None) -> int:
+    def scored_per_row(self, completion: int, decoding: DecodingConfig) -> int:
         """Scored positions of a masked state on average; for forecasts of memory."""
         return completion
+
+    @property
+    def unit(self) -> int:
+        """Neighbouring sequences that no micro-batch may separate."""
+        return 2 if self.pairs else 1
+
+    def sequences_together(self, rows: int, draws: int) -> int:
+        """Sequences whose masked states, ``draws`` of each, fit ``rows``; at least one unit."""
+        return max(rows // (draws * self.unit), 1) * self.unit
+
+    def check_decoding(self, decoding: DecodingConfig) -> None:
+        """Refuse, or warn about, rollouts whose law is not the one that the loss assumes."""
+        return
 
     def new_control(self) -> AdaptiveControl:
         """The running estimate of the best control variate at the start of a phase."""

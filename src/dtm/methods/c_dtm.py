@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dtm import losses
-from dtm.config import MethodConfig, RunConfig
+from dtm.config import DecodingConfig, MethodConfig, RunConfig
 from dtm.config.method import SHARE_BELOW_1, check_fields
 from dtm.errors import ConfigError, nearest, require
 from dtm.loading import load_object
@@ -116,8 +116,9 @@ class CDTM(Method):
             raise ConfigError("method.block every needs blocks: give decoding.block")
         return EveryBlock(size, last)
 
-    def scored_per_row(self, completion: int, block: int | None) -> int:
+    def scored_per_row(self, completion: int, decoding: DecodingConfig) -> int:
         """(B + 1) / 2, the mean number of masked positions of a block, in one block or in all of them."""
+        block = decoding.block
         if self.config.block == "every" and block is not None:
             return -(-completion // block) * (block + 1) // 2
         return ((self._block(block) or completion) + 1) // 2

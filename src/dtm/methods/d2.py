@@ -8,7 +8,7 @@ from typing import ClassVar, final
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dtm.config import IteratingConfig
+from dtm.config import DecodingConfig, IteratingConfig
 from dtm.config.method import AT_LEAST_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, Preset, check_fields
 from dtm.masking import Masking, Planned, TraceSegments
 from dtm.methods.advantages import ADVANTAGES, AdvantageName
@@ -73,6 +73,11 @@ class D2(Method):
     def rows_per_rollout(self) -> int:
         """At most: a decoding may have fewer steps."""
         return self.config.segments
+
+    def scored_per_row(self, completion: int, decoding: DecodingConfig) -> int:
+        """A segment's share of the completion: the rows of a rollout score every token once."""
+        steps = -(-completion // decoding.most_per_step(completion))
+        return -(-completion // min(self.config.segments, steps))
 
     def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
         """A_i."""

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dtm.config import IteratingConfig
+from dtm.config import DecodingConfig, IteratingConfig
 from dtm.config.method import AT_LEAST_ONE, POSITIVE, Preset, check_fields
 from dtm.masking import Coupled, Masking, MaskPlan, Planned
 from dtm.methods.advantages import group_weights
@@ -83,7 +83,7 @@ class DMPO(Method):
         """Two masks per pair."""
         return 2 * self.config.draws
 
-    def scored_per_row(self, completion: int, block: int | None) -> int:
+    def scored_per_row(self, completion: int, decoding: DecodingConfig) -> int:
         """Half of the completion: a pair scores each position once."""
         return (completion + 1) // 2
 

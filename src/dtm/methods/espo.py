@@ -8,7 +8,7 @@ from typing import ClassVar, final
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dtm.config import IteratingConfig
+from dtm.config import DecodingConfig, IteratingConfig
 from dtm.config.method import AT_LEAST_ONE, NOT_NEGATIVE, SHARE_BELOW_1, Preset, check_fields
 from dtm.masking import Coupled, Masking, Planned
 from dtm.methods.advantages import ADVANTAGES, AdvantageName
@@ -70,7 +70,7 @@ class ESPO(Method):
         """Two masks per pair."""
         return 2 * self.config.draws
 
-    def scored_per_row(self, completion: int, block: int | None) -> int:
+    def scored_per_row(self, completion: int, decoding: DecodingConfig) -> int:
         """Half of the completion: a pair scores each position once."""
         return (completion + 1) // 2
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, final
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dtm.config import IteratingConfig
+from dtm.config import DecodingConfig, IteratingConfig
 from dtm.config.method import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Preset, check_fields
 from dtm.errors import require
 from dtm.masking import Coupled, Masking, Planned
@@ -100,7 +100,7 @@ class GDSD(Method):
         """Two masks per pair."""
         return 2 * self.config.draws
 
-    def scored_per_row(self, completion: int, block: int | None) -> int:
+    def scored_per_row(self, completion: int, decoding: DecodingConfig) -> int:
         """Half of the completion: a pair scores each position once."""
         return (completion + 1) // 2
 

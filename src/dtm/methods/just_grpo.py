@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dtm.config import IteratingConfig
+from dtm.config import DecodingConfig, IteratingConfig
 from dtm.config.method import AT_LEAST_ONE, BETWEEN_0_AND_1, Preset, check_fields
+from dtm.errors import DtmWarning
 from dtm.masking import LeftToRight, Masking, Planned
 from dtm.methods.advantages import ADVANTAGES, AdvantageName
 from dtm.methods.base import Changes, Method
@@ -64,9 +66,25 @@ class JustGRPO(Method):
         """At most: a completion may be shorter."""
         return self.config.positions
 
-    def scored_per_row(self, completion: int, block: int | None) -> int:
+    def scored_per_row(self, completion: int, decoding: DecodingConfig) -> int:
         """One."""
         return 1
+
+    def check_decoding(self, decoding: DecodingConfig) -> None:
+        """Warn about rollouts that are not drawn left to right at temperature 1: the gradient is biased.
+
+        Not an error: a comparison has one decoder for all methods, and a block-causal model its own blocks.
+        """
+        wanted = {"block": 1, "temperature": 1.0}
+        other = {name: value for name, value in wanted.items() if getattr(decoding, name) != value}
+        if other:
+            found = ", ".join(f"decoding.{name} is {getattr(decoding, name)}" for name in other)
+            flags = " ".join(f"--decoding.{name} {value:g}" for name, value in other.items())
+            notice = (
+                f"{self.config.name} takes the likelihood of decoding left to right at temperature 1, and "
+                f"{found}: its gradient is not that of the reward. To draw rollouts so, add {flags}"
+            )
+            warnings.warn(notice, DtmWarning, stacklevel=2)
 
     def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
         """A_i; published, over the share of rollouts that have one, so that the mean is over these."""

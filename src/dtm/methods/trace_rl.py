@@ -8,7 +8,7 @@ from typing import ClassVar, final
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dtm.config import IteratingConfig
+from dtm.config import DecodingConfig, IteratingConfig
 from dtm.config.method import AT_LEAST_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, Preset, check_fields
 from dtm.masking import Masking, Planned, TraceSegments
 from dtm.methods.advantages import ADVANTAGES, AdvantageName
@@ -75,6 +75,10 @@ class TraceRL(Method):
     def rows_per_rollout(self) -> int:
         """Segments of a decoding of `TRACE_STEPS` steps: how many there will be is not known in advance."""
         return max(1, TRACE_STEPS // self.config.merged)
+
+    def scored_per_row(self, completion: int, decoding: DecodingConfig) -> int:
+        """The tokens of a segment's steps."""
+        return min(completion, self.config.merged * decoding.most_per_step(completion))
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
         """Means over tokens and segments, summed over sequences and divided by those of the batch."""

@@ -9,6 +9,7 @@ Letters: T tokens, S = T k pairs of a token and one of its experts, D model widt
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -97,8 +98,6 @@ class Mixture(nn.Module):
         self.up = Stack(experts.count, width, experts.width)
         self.down = Stack(experts.count, experts.width, width)
 
-    # Sizes depend on the routing, which torch.compile would specialise on.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, x: Float[Tensor, "*P D"]) -> Float[Tensor, "*P D"]:
         """Σ_e w_e down_e(silu(gate_e x) · up_e x) over the chosen experts of each token."""
         kind, count = x.device.type, self.experts.active
@@ -115,6 +114,16 @@ class Mixture(nn.Module):
             inner = F.silu(self.gate(rows, ends)) * self.up(rows, ends)
             made = self.down(inner, ends)[order.argsort()].unflatten(0, (-1, count))
             return (made * weights[..., None].to(made.dtype)).sum(1).view(x.shape)
+
+
+@cache
+def exclude_from_compilation() -> None:
+    """Run mixtures eagerly in compiled models: sizes depend on the routing, which would be compiled in.
+
+    Called before anything is compiled, and not as a decorator: that would load the compiler, which takes a
+    second, in every process.
+    """
+    Mixture.forward = torch.compiler.disable(Mixture.forward)  # type: ignore[method-assign]
 
 
 def _counts(chosen: Int[Tensor, " S"], experts: int) -> Int[Tensor, " E"]:

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from dtm.models.block import RESIDUAL, Block, rotary
 from dtm.models.cache import Kept, KeyValues
 from dtm.models.denoiser import Denoiser, fused, predictors
+from dtm.models.experts import exclude_from_compilation
 from dtm.models.linears import Linear
 from dtm.models.recording import Recording
 from dtm.models.shape import TransformerConfig
@@ -202,6 +203,7 @@ class Transformer(Denoiser):
         Each kind of pass is compiled separately: training, rollouts, passes over windows, with and without
         adapters and padding. The second half is compiled once more for the rows of the last block.
         """
+        exclude_from_compilation()
         torch._dynamo.config.recompile_limit = COMPILATIONS
         self.compiled = True
 

@@ -12,35 +12,25 @@ import copy
 import functools
 import inspect
 import math
-import os
 import pickle
-import sys
 import threading
-import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
-from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 from dtm.errors import ConfigError, DtmWarning, RewardError
-from dtm.loading import last_line
 from dtm.tasks.base import Reward
-from dtm.workers import Gone, Late, Worker, end_after
+from dtm.tasks.replies import Bad, Call, Columns, Raised, Reply, Value, excerpt, reply_of, serve
+from dtm.workers import Gone, Late, Worker
 
 MAX_HANGS = 3
 """Hung samples tolerated in one call under the policy "skip"."""
-LARGEST = 1e30
-"""Rewards beyond overflow single precision in sums and squares."""
 MAX_NOTICES = 10
 """Distinct reasons to skip a sample that are told; messages may hold the sample."""
-
-Columns = Mapping[str, Sequence[Any]]
-Call = tuple[Sequence[Any], Sequence[Any], Columns]
-"""Prompts, completions and columns: the arguments of a reward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +92,7 @@ class Scorer:
             listed = "; ".join(f"{text} ({count} of {total})" for text, count in reasons.most_common(3))
             raise RewardError(f"reward {self.name} gave no reward to any of {total} completions: it {listed}")
 
-    def _batch(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Columns) -> list[_Value]:
+    def _batch(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Columns) -> list[Value]:
         """The values of a batch, shared out among the processes in order."""
         size = -(-len(completions) // self.workers)
         if self.in_process or size == len(completions):
@@ -117,9 +107,9 @@ class Scorer:
 
     def _one_by_one(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Columns
-    ) -> list[_Value]:
+    ) -> list[Value]:
         """The batch failed: find the samples that do it."""
-        results: list[_Value] = []
+        results: list[Value] = []
         hangs = 0
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
             try:
@@ -129,21 +119,21 @@ class Scorer:
                 hangs += isinstance(problem, _Hung)
                 if self.on_error == "stop" or hangs > MAX_HANGS:
                     raise RewardError(f"{problem}{self._shown(prompt, completion)}") from problem.__cause__
-                results.append(_Bad(str(problem).removeprefix(f"reward {self.name} ")))
+                results.append(Bad(str(problem).removeprefix(f"reward {self.name} ")))
         return results
 
-    def _values(self, worker: int, call: Call) -> list[_Value]:
+    def _values(self, worker: int, call: Call) -> list[Value]:
         """Call the function, in a process or here, and return its values; raise what came instead."""
         reply = self._in_thread(call) if self.in_process else self._in_worker(worker, call)
-        if isinstance(reply, _Raised):
+        if isinstance(reply, Raised):
             raise _Failed(f"reward {self.name} raised {reply.text}") from _Traceback(reply.trace)
         if isinstance(reply, str):
             raise RewardError(f"reward {self.name} {reply}")
         return reply
 
-    def _in_worker(self, number: int, call: Call) -> _Reply:
+    def _in_worker(self, number: int, call: Call) -> Reply:
         try:
-            reply: _Reply = self._started()[number].ask(call, self.timeout)
+            reply: Reply = self._started()[number].ask(call, self.timeout)
         except Late:
             raise self._hung() from None
         except Gone:
@@ -158,12 +148,12 @@ class Scorer:
             ) from None
         return reply
 
-    def _in_thread(self, call: Call) -> _Reply:
+    def _in_thread(self, call: Call) -> Reply:
         """Call the function in a thread, so that a hung call can be abandoned unless it holds the GIL."""
-        replies: list[_Reply] = []
+        replies: list[Reply] = []
         copies = copy.deepcopy(call)
         thread = threading.Thread(
-            target=lambda: replies.append(_reply(self.function, copies)),
+            target=lambda: replies.append(reply_of(self.function, copies)),
             name=f"reward {self.name}",
             daemon=True,
         )
@@ -178,13 +168,13 @@ class Scorer:
 
     def _started(self) -> list[Worker]:
         if not self._pool and not self.in_process:
-            serve = functools.partial(_serve, self.function, self.timeout)
-            self._pool.extend(Worker(serve) for _ in range(self.workers))
+            answers = functools.partial(serve, self.function, self.timeout)
+            self._pool.extend(Worker(answers) for _ in range(self.workers))
         return self._pool
 
-    def _accepted(self, value: _Value, prompt: Any, completion: Any) -> float | None:
+    def _accepted(self, value: Value, prompt: Any, completion: Any) -> float | None:
         """A value as a reward: None to skip the sample, an error where a bad one stops the run."""
-        if not isinstance(value, _Bad):
+        if not isinstance(value, Bad):
             if value is not None:
                 self._warn_beyond(value)
             return value
@@ -215,102 +205,9 @@ class Scorer:
 
     def _shown(self, prompt: Any, completion: Any) -> str:
         return (
-            f"\n  prompt:     {_short(prompt)}\n  completion: {_short(completion)}\n"
+            f"\n  prompt:     {excerpt(prompt)}\n  completion: {excerpt(completion)}\n"
             "Fix the function, or leave such samples out: --reward.on-error skip."
         )
-
-
-# ── around the user's function, in its own process ────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class _Bad:
-    """A value that is not a reward, in words that follow the function's name."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Raised:
-    """An exception of the function: its type, message and line, and its traceback."""
-
-    text: str
-    trace: str
-
-
-_Value = float | _Bad | None
-_Reply = list[_Value] | _Raised | str
-"""The values, an exception, or what is wrong with the value as a whole."""
-
-
-def _serve(function: Reward, timeout: float, connection: Connection) -> None:
-    """Answer calls until the pipe is closed."""
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)  # its threads do not survive a fork
-    connection.send("ready")
-    while True:
-        try:
-            call = connection.recv()
-        except EOFError:
-            return
-        end_after(timeout + 1)
-        reply = _reply(function, call)
-        end_after(0.0)
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        connection.send(reply)
-
-
-def _reply(function: Reward, call: Call) -> _Reply:
-    """The function's answer as plain values, whatever it does."""
-    process = os.getpid()
-    prompts, completions, columns = call
-    try:
-        returned: Any = function(prompts=prompts, completions=completions, **columns)
-        if os.getpid() != process:
-            os._exit(0)  # the function has forked, and this is the copy
-        wrong = _wrong(returned, len(completions))
-        return [_number(value) for value in returned] if wrong is None else wrong
-    except BaseException as problem:  # whatever the user's code raises is reported, SystemExit too
-        if os.getpid() != process:
-            os._exit(0)
-        hint = ". Set --reward.in-process to share this process's GPU" if _is_cuda_fork(problem) else ""
-        text = f"{type(problem).__name__}: {problem}{_place(problem, function)}{hint}"
-        return _Raised(text, "".join(traceback.format_exception(problem)))
-
-
-def _wrong(values: Any, count: int) -> str | None:
-    """The complaint about a value that is not one number for each completion."""
-    listed = hasattr(values, "__len__") and getattr(values, "ndim", 1) == 1
-    if not listed or isinstance(values, (str, bytes, bytearray, Mapping, Set)):
-        return f"must return a list of numbers, got {type(values).__name__}"
-    if len(values) != count:
-        return (
-            f"returned {len(values)} values for {count} completions; it must return one number (or None) "
-            "for each"
-        )
-    return None
-
-
-def _number(value: Any) -> _Value:
-    """A value as a float, None, or the reason why it is neither."""
-    if value is None:
-        return None
-    if isinstance(value, (str, bytes, bytearray)):
-        return _Bad(f"returned {_short(value)}, which is text and not a number")
-    try:
-        number = float(value)
-    except Exception as problem:  # a conversion of the user's own may raise anything
-        return _Bad(f"returned {_short(value)}, which is not a number ({type(problem).__name__}: {problem})")
-    if not math.isfinite(number):
-        return _Bad(f"returned {_short(value)}, not a finite number")
-    if abs(number) > LARGEST:
-        return _Bad(f"returned {number:g}, beyond ±{LARGEST:g}: scale it down")
-    return number
-
-
-def _is_cuda_fork(problem: BaseException) -> bool:
-    return "re-initialize CUDA in forked" in str(problem)
 
 
 class _Failed(Exception):
@@ -328,16 +225,6 @@ class _Traceback(Exception):
         return f"\n{self.args[0]}"
 
 
-def _place(problem: BaseException, function: Callable[..., Any]) -> str:
-    """The line that raised, in the function's own file if it was there; nothing where the call failed."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    frames = traceback.extract_tb(problem.__traceback__)[1:]  # the first one is ours
-    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
-    return last_line(own or frames)
-
-
 def require_call(function: Callable[..., Any], name: str, columns: Iterable[str]) -> None:
     """Refuse a reward that cannot be called with prompts, completions and the columns of the data."""
     given = ["prompts", "completions", *columns]
@@ -351,11 +238,3 @@ def require_call(function: Callable[..., Any], name: str, columns: Iterable[str]
         ) from None
     except ValueError:  # a function without a signature
         return
-
-
-def _short(value: Any, limit: int = 300) -> str:
-    try:
-        text = repr(value)
-    except Exception:  # an integer of too many digits, or a method of the user's
-        text = f"an object of {type(value).__name__}"
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"

@@ -7,7 +7,7 @@ set for each given digit, and whether there is just one is a question about one 
 from __future__ import annotations
 
 from functools import cache
-from itertools import permutations, product
+from itertools import permutations
 
 SIDE, CELLS = 4, 16
 
@@ -15,8 +15,9 @@ SIDE, CELLS = 4, 16
 @cache
 def all_grids() -> tuple[str, ...]:
     """Every valid grid, in order."""
-    rows = ["".join(row) for row in permutations("1234")]
-    found = ("".join(choice) for choice in product(rows, repeat=SIDE) if _columns_differ(choice))
+    rows, found = ["".join(row) for row in permutations("1234")], [""]
+    for _ in range(SIDE):
+        found = [above + row for above in found for row in rows if _columns_differ(above, row)]
     return tuple(grid for grid in found if is_valid(grid))
 
 
@@ -68,5 +69,6 @@ def _with_digit() -> dict[tuple[int, str], int]:
     return sets
 
 
-def _columns_differ(rows: tuple[str, ...]) -> bool:
-    return all(len(set(column)) == SIDE for column in zip(*rows, strict=True))
+def _columns_differ(above: str, row: str) -> bool:
+    """Whether no digit of a row stands in the same column of the rows above it."""
+    return all(digit not in above[column::SIDE] for column, digit in enumerate(row))

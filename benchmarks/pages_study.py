@@ -1,0 +1,100 @@
+"""The tables of the study (docs/study.md), from the comparisons in results/compare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Found = Mapping[str, Any]
+METHODS = {
+    "c-dtm": "c-DTM",
+    "vrpo": "VRPO",
+    "unigrpo": "UniGRPO",
+    "wd1": "wd1",
+    "gdpo": "GDPO",
+    "spg": "SPG",
+    "diffu-grpo": "diffu-GRPO",
+}
+"""Names of the compared methods, in the order of the tables."""
+RARE = "accuracy_mul_div"
+"""The share of the items that need × or ÷ which are solved."""
+LR = "optimizer.lr"
+
+
+def tokens(sudoku: Found, countdown: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Every method after the same tokens on both puzzles; the best of a column is bold."""
+    columns: list[tuple[str, Found, str, Callable[[Found, str, str], str]]] = [
+        ("Sudoku cells", sudoku, "accuracy", _half),
+        ("Sudoku solved", sudoku, "solved", _plain),
+        ("Countdown", countdown, "accuracy", _half),
+        ("+ and − suffice", countdown, "accuracy_add_sub", _plain),
+        ("× or ÷ needed", countdown, RARE, _range),
+    ]
+    rows = [["base", *(f"{found['base'][name]:.3f}" for _, found, name, _ in columns)]]
+    for method, label in METHODS.items():
+        cells = [label]
+        for _, found, name, spread in columns:
+            means = {key: row[name]["mean"] for key, row in found["summary"].items()}
+            mean = f"{means[method]:.3f}"
+            best = f"**{mean}**" if means[method] == max(means.values()) else mean
+            cells.append(best + spread(found, method, name))
+        rows.append(cells)
+    return ["", *(head for head, *_ in columns)], rows
+
+
+def rates(countdown: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Rare-mode accuracy of the trials that changed the learning rate alone, by that rate."""
+    by_rate: dict[float, dict[str, float]] = {}
+    for method in METHODS:
+        own = {
+            trial["changed"].get(LR): trial["measures"][RARE]
+            for trial in countdown["tuning"]
+            if trial["objective"] == method and set(trial["changed"]) <= {LR}
+        }
+        low, high = sorted(rate for rate in own if rate is not None)
+        for rate, value in own.items():
+            # The grid goes by one factor up and down from the default, which changes nothing.
+            place = math.sqrt(low * high) if rate is None else rate
+            by_rate.setdefault(float(f"{place:.3g}"), {})[method] = value
+    rows = [
+        [f"{rate:.0e}".replace("e-0", "e-"), *(f"{by_rate[rate][method]:.3f}" for method in METHODS)]
+        for rate in sorted(by_rate)
+    ]
+    return ["learning rate", *METHODS.values()], rows
+
+
+ENOUGH = 0.98
+"""Share of the validation cells that a run of the timed comparison is to pass."""
+
+
+def seconds(found: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Sudoku after equal seconds, and when validation first passed `ENOUGH`."""
+    rows = []
+    for method in found["summary"]:
+        first = [
+            next(point["spent_seconds"] for point in row["curve"] if point["accuracy"] > ENOUGH)
+            for row in found["rows"]
+            if row["objective"] == method
+        ]
+        summary = found["summary"][method]
+        cells = f"{summary['accuracy']['mean']:.3f}{_half(found, method, 'accuracy')}"
+        when = f"after {min(first):.1f} to {max(first):.1f} s"
+        rows.append([METHODS[method], cells, f"{summary['solved']['mean']:.3f}", when])
+    return ["", "cells", "solved", f"first evaluation above {ENOUGH} of the validation cells"], rows
+
+
+def _half(found: Found, method: str, name: str) -> str:
+    """Half of the 95 % interval over seeds."""
+    interval = found["summary"][method][name]
+    return f" ± {(interval['high'] - interval['low']) / 2:.3f}"
+
+
+def _range(found: Found, method: str, name: str) -> str:
+    """The lowest and the highest seed."""
+    seeds = [row["test"][name] for row in found["rows"] if row["objective"] == method]
+    return f" ({min(seeds):.3f}–{max(seeds):.3f})"
+
+
+def _plain(found: Found, method: str, name: str) -> str:
+    return ""

@@ -1,0 +1,89 @@
+"""How a run starts or goes on: its parts, its folder, and the command that continues it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dtm.config import RunConfig
+from dtm.errors import require
+from dtm.evaluation.explain import differences
+from dtm.loop.assemble import Assembly, assemble
+from dtm.loop.fingerprint import GROUPS
+from dtm.recipes import recipe
+from dtm.runs.bases import SOURCES
+from dtm.runs.folder import RunFolder, read_object
+from dtm.runs.resume import Resume, find_run, require_same_config
+from dtm.tasks.base import Reward
+
+
+def start_run(
+    config: RunConfig | Assembly | str, kind: str, out: str | Path | None, resume: Resume, **given: Any
+) -> tuple[Assembly | None, RunFolder | None]:
+    """The parts of the run to start (None: it has finished) and, for a resume, the folder to continue."""
+    if isinstance(config, Assembly):
+        extra = [name for name, part in given.items() if part is not None]
+        require(not extra, f"{', '.join(extra)}: give objects to assemble(…), not beside an Assembly")
+        found = find_run(config.config.recipe, kind, out, resume)
+        if found is not None and found.is_finished:
+            require_same_config(found, config.run_config)
+        return config, found
+    config, found = _resolve(config, kind, out, resume, given.get("reward"))
+    if found is None or not found.is_finished:
+        return assemble(config, **given), found
+    if given.get("method") is None and given.get("task") is None:  # objects bring settings of their own
+        require_same_config(found, config)
+    return None, found
+
+
+def _resolve(
+    config: RunConfig | str, kind: str, out: str | Path | None, resume: Resume, reward: Reward | None = None
+) -> tuple[RunConfig, RunFolder | None]:
+    """The configuration to run and, for a resume, the folder to continue.
+
+    A recipe's name continues a run as it was started; a whole configuration must be the same as the run's.
+    """
+    name = config if isinstance(config, str) else config.recipe
+    folder = find_run(name, kind, out, resume)
+    if folder is None:
+        config = recipe(config) if isinstance(config, str) else config
+        if reward is not None:  # `assemble` records the function's own name
+            config = replace(config, reward=replace(config.reward, function=None))
+        return config, None
+    saved = folder.read_config()
+    if isinstance(config, str):
+        return saved, folder
+    if reward is not None:  # the function may have been fixed since
+        config = replace(config, reward=replace(config.reward, function=saved.reward.function))
+    if config.model.base in (None, *SOURCES):  # the run has written down which one it found
+        config = replace(config, model=replace(config.model, base=saved.model.base))
+    return config, folder
+
+
+def require_same_inputs(folder: RunFolder, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Refuse to continue with other data or another base; else the fingerprint with today's settings.
+
+    The reward may have been fixed since.
+    """
+    if not folder.fingerprint.is_file():
+        return dict(identity)
+    groups = {group: GROUPS[group] for group in ("items", "training", "model")}
+    before = read_object(folder.fingerprint)
+    found = "\n".join(differences(groups, before, identity))
+    require(
+        not found,
+        f"the data or the base of the run in {folder.path} have changed:\n{found}\n"
+        "Restore them to continue it, or start a new run: no --resume, and another --out.",
+    )
+    return {**before, "settings": identity["settings"]}
+
+
+def command_to_continue(folder: RunFolder, config: RunConfig, kind: str, given: Mapping[str, Any]) -> str:
+    """The command, or the call with the objects that were given, that continues a run."""
+    objects = ", ".join(f"{name}=…" for name, part in given.items() if part is not None)
+    if objects:
+        return f"dtm.{kind}({config.recipe!r}, {objects}, out={str(folder.path)!r}, resume=True)"
+    return f"dtm {kind} {config.recipe} --resume --out {shlex.quote(str(folder.path))}"

@@ -1,0 +1,141 @@
+"""`dtm.train`: tune a base towards a reward, in a folder of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from dtm.api.run import WEIGHTS, Run
+from dtm.api.starting import command_to_continue, require_same_inputs, start_run
+from dtm.config import RunConfig
+from dtm.errors import require
+from dtm.loop.assemble import Assembly
+from dtm.loop.fingerprint import run_fingerprint
+from dtm.loop.trainer import Trainer
+from dtm.methods.base import Method
+from dtm.models.adapters import LoRA
+from dtm.models.denoiser import Denoiser
+from dtm.models.export import save_adapter
+from dtm.models.storage import save_model
+from dtm.models.transformer import Transformer
+from dtm.models.weights import save_weights
+from dtm.report.page.write import RunPage
+from dtm.report.run import write_report
+from dtm.report.trackers import Track, require_tracker
+from dtm.runs.bases import find_base
+from dtm.runs.checkpoint import has_checkpoint
+from dtm.runs.events import Callback, JsonLines, SampleFiles
+from dtm.runs.folder import RunFolder
+from dtm.runs.interrupts import Interrupted, Interrupts
+from dtm.runs.resume import Resume, held, note_changes, require_same_config, with_remedy
+from dtm.tasks.base import Reward
+from dtm.writing import write_json
+
+
+def train(
+    config: RunConfig | Assembly | str,
+    *,
+    method: Method | None = None,
+    task: Any = None,
+    model: Denoiser | None = None,
+    reward: Reward | None = None,
+    out: str | Path | None = None,
+    resume: Resume = False,
+    callbacks: Sequence[Callback] = (),
+    track: str | None = None,
+) -> Run:
+    """Tune a recipe's base model towards a reward; the result lies in a folder of its own.
+
+    Args:
+        config: A recipe's name, a `RunConfig`, or an `Assembly` (`dtm.loop.assemble.assemble`).
+        method: A `dtm.Method` in place of the configuration's.
+        task: A `Task`, or an object with ``splits`` of text rows and a ``reward``.
+        model: A `dtm.Denoiser` to start from, in place of ``model.base``; it is trained in place.
+        reward: A function ``(prompts, completions, **columns) -> list[float | None]``; by default the task's.
+        out: The run's folder; by default a new one under ``runs/``.
+        resume: Continue the run in ``out`` (or the recipe's latest); a finished one is returned as it is.
+            ``"auto"``: if there is one (without ``out``, an unfinished one), else start.
+        callbacks: Called with every `Event` of the run, in the first process if there are several.
+        track: "tensorboard", "wandb" or "trackio": send the same numbers and samples there.
+
+    On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
+    """
+    require(reward is None or callable(reward), f"reward must be a function, got {reward!r}")
+    if track is not None:
+        require_tracker(track)
+    given = {"method": method, "task": task, "model": model, "reward": reward}
+    assembly, found = start_run(config, "train", out, resume, **given)
+    if found is not None and found.is_finished:
+        return Run(found, model, reward)
+    assert assembly is not None
+    config = assembly.run_config
+    if found is not None:
+        require_same_config(found, config)
+    assembly.scorer.start()  # before this process takes memory and the GPU
+    assembly.preflight()
+    _ = assembly.base  # load it before there is a folder
+    identity = run_fingerprint(assembly)
+    if found is not None:
+        identity = require_same_inputs(found, identity)
+    group = assembly.group
+    with (
+        held(found, config, "train", out, group) as folder,
+        with_remedy(folder, command_to_continue(folder, config, "train", given)),
+        ExitStack() as stack,
+    ):
+        with Interrupts() as interrupts:
+            group.by_first(lambda: _note_start(folder, config, identity))
+            page = RunPage(folder)
+            writers = _writers(folder, config, page, track, stack) if group.is_first else []
+            trainer = Trainer(
+                assembly,
+                callbacks=[*writers, *callbacks] if group.is_first else [],
+                checkpoints=folder.checkpoints,
+                between=interrupts.check,
+            )
+            if has_checkpoint(folder.checkpoints):
+                trainer.resume(folder.checkpoints)
+            try:
+                progress = trainer.run()
+                group.together(interrupts.check)
+            except Interrupted:
+                group.by_first(page.write)
+                return Run(folder, model, reward)
+        tuned = trainer.policy.tuned()
+        group.by_first(lambda: _save(tuned, trainer.policy.lora, config, folder))
+        group.by_first(lambda: write_report(folder, assembly, progress))
+        group.by_first(page.write)
+    return Run(folder, model, reward)
+
+
+def _writers(
+    folder: RunFolder, config: RunConfig, page: RunPage, track: str | None, stack: ExitStack
+) -> list[Callback]:
+    """What keeps the events of a run: its files, the page that is made from them, and a tracker."""
+    writers: list[Callback] = [JsonLines(folder.metrics), SampleFiles(folder.samples), page]
+    if track is not None:
+        tracker = Track(track, folder, config)
+        stack.callback(tracker.close)
+        writers.append(tracker)
+    return writers
+
+
+def _note_start(folder: RunFolder, config: RunConfig, identity: Mapping[str, Any]) -> None:
+    """Write down what a run starts or continues with."""
+    note_changes(folder, config)
+    write_json(folder.fingerprint, identity)
+
+
+def _save(model: Denoiser, lora: LoRA | None, config: RunConfig, folder: RunFolder) -> None:
+    """Write the finished model: all of its weights, or its adapter as a PEFT folder."""
+    if not isinstance(model, Transformer):
+        save_weights(folder.model / WEIGHTS, model.state_dict())
+    elif lora is None:
+        save_model(model, folder.model)
+    else:
+        base = str(config.model.base)
+        if Path(base).is_dir():  # also a run's, whose model lies in a folder below
+            base = str(find_base(config))
+        save_adapter(model, lora, folder.model, base)

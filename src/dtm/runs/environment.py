@@ -1,0 +1,84 @@
+"""The machine and the software that a run used: versions, processor, commit and command."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from dtm.distributed import launched
+
+
+def environment() -> dict[str, Any]:
+    """Versions, machine and commit: what decides numbers besides the configuration."""
+    import torch
+
+    return {
+        "dtm": version("discrete-tilt-matching"),
+        "commit": commit(),
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "platform": f"{platform.system()} {platform.machine()}",
+        "processor": processor(),
+        "threads": torch.get_num_threads(),
+        "processes": launched(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "command": " ".join(map(shortened, sys.argv)),
+    }
+
+
+def shortened(argument: str) -> str:
+    """A path, also after ``=``, without the folders of one machine: below the working one, or its last part.
+
+    The configuration of a run has its paths in full.
+
+    >>> shortened("--out=/somewhere/runs/first"), shortened("runs/second"), shortened("maze-small")
+    ('--out=first', 'runs/second', 'maze-small')
+    """
+    flag, mark, value = argument.rpartition("=")
+    path, here = Path(value), Path.cwd()
+    if not path.is_absolute():
+        return argument
+    return f"{flag}{mark}{path.relative_to(here) if path.is_relative_to(here) else path.name}"
+
+
+def commit(file: Path = Path(__file__)) -> str | None:
+    """The commit of the source tree that runs, with a mark if it has been edited; None outside one.
+
+    Results that are written one after the other from one commit are no edit.
+    """
+    try:
+        _git(file.parent, "ls-files", "--error-unmatch", file.name)  # not a package inside another repository
+        name = _git(file.parent, "rev-parse", "--short=12", "HEAD")
+        edited = _git(file.parent, "diff", "--name-only", "HEAD", "--", ":/", ":(top,exclude)results")
+        return f"{name}-dirty" if edited else name
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    result = subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True
+    )
+    return result.stdout.strip()
+
+
+def processor() -> str:
+    """The CPU's model name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def version(distribution: str) -> str:
+    """The installed version of a package."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed"

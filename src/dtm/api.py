@@ -45,6 +45,7 @@ from dtm.report.run import write_report
 from dtm.report.trackers import Track, require_tracker
 from dtm.runs.bases import SOURCES, check_base, find_base
 from dtm.runs.checkpoint import has_checkpoint
+from dtm.runs.data import with_data
 from dtm.runs.events import Callback, JsonLines, SampleFiles, read_events
 from dtm.runs.folder import RunFolder, read_object
 from dtm.runs.interrupts import Interrupted, Interrupts
@@ -53,6 +54,7 @@ from dtm.steering import Steering
 from dtm.steering.task import Answers, steer_task
 from dtm.tasks.base import Reward
 from dtm.tasks.language import LanguageTask
+from dtm.tasks.language.own import Source
 from dtm.writing import write_json
 
 WEIGHTS = "model.safetensors"
@@ -184,6 +186,7 @@ def train(
     task: Any = None,
     model: Denoiser | None = None,
     reward: Reward | None = None,
+    data: Source | None = None,
     out: str | Path | None = None,
     resume: Resume = False,
     callbacks: Sequence[Callback] = (),
@@ -197,6 +200,8 @@ def train(
         task: A `Task`, or an object with ``splits`` of text rows and a ``reward``.
         model: A `dtm.Denoiser` to start from, in place of ``model.base``; it is trained in place.
         reward: A function ``(prompts, completions, **columns) -> list[float | None]``; by default the task's.
+        data: Rows of the task custom: a list of dicts with a "prompt" and columns for the reward, a file, or
+            "hub:USER/NAME". A list is stored as JSON lines in the folder that the run's folder lies in.
         out: The run's folder; by default a new one under ``runs/``.
         resume: Continue the run in ``out`` (or the recipe's latest); a finished one is returned as it is.
             ``"auto"``: if there is one (without ``out``, an unfinished one), else start.
@@ -209,7 +214,7 @@ def train(
     if track is not None:
         require_tracker(track)
     given = {"method": method, "task": task, "model": model, "reward": reward}
-    assembly, found = _start(config, "train", out, resume, **given)
+    assembly, found = _start(config, "train", out, resume, data, **given)
     if found is not None and found.is_finished:
         return Run(found, model, reward)
     assert assembly is not None
@@ -288,7 +293,7 @@ def pretrain(
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train a recipe's base from scratch on the task's examples; pass its folder on as ``model.base``."""
-    assembly, found = _start(config, "pretrain", out, resume, task=task)
+    assembly, found = _start(config, "pretrain", out, resume, None, task=task)
     if found is not None and found.is_finished:
         return Run(found)
     assert assembly is not None
@@ -408,17 +413,25 @@ def _save(model: Denoiser, lora: LoRA | None, config: RunConfig, folder: RunFold
 
 
 def _start(
-    config: RunConfig | Assembly | str, kind: str, out: str | Path | None, resume: Resume, **given: Any
+    config: RunConfig | Assembly | str,
+    kind: str,
+    out: str | Path | None,
+    resume: Resume,
+    data: Source | None,
+    **given: Any,
 ) -> tuple[Assembly | None, RunFolder | None]:
     """The parts of the run to start (None: it has finished) and, for a resume, the folder to continue."""
     if isinstance(config, Assembly):
-        extra = [name for name, part in given.items() if part is not None]
+        extra = [name for name, part in {**given, "data": data}.items() if part is not None]
         require(not extra, f"{', '.join(extra)}: give objects to assemble(…), not beside an Assembly")
         found = find_run(config.config.recipe, kind, out, resume)
         if found is not None and found.is_finished:
             require_same_config(found, config.run_config)
         return config, found
     config, found = _resolve(config, kind, out, resume, given.get("reward"))
+    if data is not None:
+        require(given.get("task") is None, "data and task: a task has rows of its own. Give one of the two")
+        config = with_data(config, data, out if found is None else found.path)
     if found is None or not found.is_finished:
         return assemble(config, **given), found
     if given.get("method") is None and given.get("task") is None:  # objects bring settings of their own

@@ -217,7 +217,7 @@ options
   --method NAME             the method: a name below, or path/to/file.py:Class
   --task KIND               the task: its kind, or path/to/file.py:Class
   --reward FILE.py:NAME     your own reward function, or module:name
-  --data FILE.jsonl         your own prompts (task custom), a JSON object with a "prompt" per line
+  --data FILE               your own prompts (task custom): JSON lines, .csv, or hub:USER/NAME
   --data-dir DIR            folder with the data sets of the benchmarks"""
 
 

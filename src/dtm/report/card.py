@@ -12,6 +12,7 @@ from dtm.config import LanguageConfig, MazeConfig, MiniConfig, RunConfig
 from dtm.config.registry import load_method_class
 from dtm.loop.policies import make_loop
 from dtm.report.outcome import sentence
+from dtm.tasks.language.own import HUB, HubName, describe_source
 
 Form = Literal["adapter", "merged", "weights"]
 """Contents of the folder."""
@@ -61,7 +62,10 @@ def _front_matter(config: RunConfig, form: Form) -> str:
         [f"base_model: {base}"] if re.fullmatch(r"[\w.-]+/[\w.-]+", base) and not Path(base).exists() else []
     )
     library = ["library_name: peft"] if form == "adapter" else []
-    return "\n".join(["---", *named, *library, "tags: [discrete-tilt-matching, masked-diffusion]", "---"])
+    data = str(getattr(config.task, "data", None))
+    rows = [f"datasets: [{HubName.parse(data).name}]"] if data.startswith(HUB) else []
+    tags = "tags: [discrete-tilt-matching, masked-diffusion]"
+    return "\n".join(["---", *named, *rows, *library, tags, "---"])
 
 
 def _facts(config: RunConfig, summary: Mapping[str, Any]) -> list[str]:
@@ -109,7 +113,7 @@ def _data(config: RunConfig) -> str:
     if not isinstance(task, LanguageConfig):
         return task.kind
     if task.kind == "custom":
-        return f"own rows, {Path(str(task.data)).name}"
+        return f"own rows, {describe_source(str(task.data))}"
     return f"{task.kind}, {task.protocol} prompts, completions of {task.completion_length} tokens"
 
 

@@ -206,7 +206,8 @@ def train(
         resume: Continue the run in ``out`` (or the recipe's latest); a finished one is returned as it is.
             ``"auto"``: if there is one (without ``out``, an unfinished one), else start.
         callbacks: Called with every `Event` of the run, in the first process if there are several.
-        track: "tensorboard", "wandb" or "trackio": send the same numbers and samples there.
+        track: "tensorboard", "wandb" or "trackio": send the same numbers and samples there. "wandb:TITLE"
+            names the run.
 
     On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
     """

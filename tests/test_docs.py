@@ -109,9 +109,9 @@ def test_every_command_line_of_the_documentation_parses(page, line, monkeypatch)
 RUN = ("--config", "--out", "--processes", "--track")
 COMPARE = (
     *("--methods", "--budget", "--seeds", "--jobs", "--processes", "--out", "--set", "--settings"),
-    *("--trials", "--also", "--tilt"),
+    *("--trials", "--also", "--tilt", "--track"),
 )
-SWEEP = ("--vary", "--seeds", "--jobs", "--processes", "--out")
+SWEEP = ("--vary", "--seeds", "--jobs", "--processes", "--out", "--track")
 
 
 def check_flags(name: str, arguments: list[str]) -> None:

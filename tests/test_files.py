@@ -19,8 +19,7 @@ from dtm.models.families import read_shape
 from dtm.models.shape import TransformerConfig
 from dtm.models.storage import load_model, save_model
 from dtm.models.transformer import Transformer
-from dtm.tasks.language import Chat
-from dtm.tasks.language.rows import read_own
+from dtm.tasks.language import Chat, read_own
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"

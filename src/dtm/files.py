@@ -48,6 +48,15 @@ def bounded_lines(stream: io.BufferedIOBase | BinaryIO) -> Iterator[bytes]:
             line = stream.readline(MAX_LINE + 1)
 
 
+def text_line(line: bytes, where: str, error: type[DtmError]) -> str:
+    """One line as text; ``where`` begins the message of an error."""
+    require(len(line) <= MAX_LINE, f"{where}longer than {MAX_LINE:,} bytes", error)
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        raise error(f"{where}not UTF-8 text; store the file in that encoding") from None
+
+
 def json_row(line: bytes, where: str, error: type[DtmError]) -> Any:
     """The value of one JSON line; ``where`` begins the message of an error."""
     require(len(line) <= MAX_LINE, f"{where}longer than {MAX_LINE:,} bytes", error)

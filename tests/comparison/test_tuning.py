@@ -58,7 +58,7 @@ def test_a_grid_has_nine_places(count):
 def fake(rewards):
     """Stands in for the runs: trial k of an objective earns what is given, or fails."""
 
-    def run_all(configs, out, jobs, say, all_must_finish, processes=None):
+    def run_all(configs, out, jobs, say, all_must_finish, processes=None, track=None):
         assert not all_must_finish
         assert {config.seed for config in configs.values()} == {SEED}
         found = {name: rewards[name.rpartition("-trial-")[0]][int(name[-1])] for name in configs}

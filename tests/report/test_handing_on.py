@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -63,7 +64,7 @@ def test_an_adapter_run_is_examined_exported_and_merged(tuned, tmp_path, capsys)
 
     assert run("export", tuned.path, "--out", tmp_path / "adapter") == 0
     assert {path.name for path in (tmp_path / "adapter").iterdir()} == {
-        "adapter_config.json", "adapter_model.safetensors", "README.md"
+        "adapter_config.json", "adapter_model.safetensors", "README.md", "curves.png", "fingerprint.json"
     }  # fmt: skip
     base = dtm.load_model(tuned.config.model.base)
     expected = load_adapter(tmp_path / "adapter", base)[0].logits(TOKENS)
@@ -78,7 +79,7 @@ def test_an_adapter_run_is_examined_exported_and_merged(tuned, tmp_path, capsys)
 
     card = (tuned.path / "merged" / "README.md").read_text()
     for said in (
-        f"- base: `{tuned.config.model.base}` in NF4",
+        f"- base: `{Path(tuned.config.model.base).name}` in NF4",  # a card names no folder of a machine
         "- adapter: LoRA, rank 4, α 8, targets all",
         "- method: c-dtm (control_variate one, guard False,",
         "- 2 steps, not absorbed: held-out reward",  # too short to learn: no tilt is claimed

@@ -88,6 +88,17 @@ def test_every_number_of_the_log_reaches_the_tracker_and_a_resume_goes_on_in_the
     }
 
 
+def test_a_title_names_the_run_and_a_resume_keeps_it(fake, folder):
+    for track in ("tensorboard:grid-lr=1-0", "tensorboard"):
+        Track(track, folder, RunConfig())(STEPS[0])
+    first, second = fake.opened
+    assert first.identity == second.identity
+    assert first.identity.title == "grid-lr=1-0"
+    (folder.path / "trackers.json").write_text('{"tensorboard": "0123456789"}')  # without titles, as before
+    Track("tensorboard", folder, RunConfig())(STEPS[0])
+    assert fake.opened[-1].identity == ("0123456789", folder.path.name)
+
+
 def test_only_finite_numbers_are_sent_and_samples_as_rows_by_reward():
     values = {"reward": 0.5, "tilt": 2, "falls_back": None, "ok": True, "error": float("inf")}
     assert numbers(Event("audit", 1, values)) == {"audit/reward": 0.5, "audit/tilt": 2.0}
@@ -118,6 +129,11 @@ def test_an_unknown_or_missing_tracker_is_told_before_the_run_starts(monkeypatch
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert main(["train", "maze-small", "--out", str(out), "--track", "wandb"]) == 2
     assert "pip install 'discrete-tilt-matching[wandb]'" in capsys.readouterr().err
+    for command in (["sweep"], ["compare", "--budget", "1m"]):
+        assert main([command[0], "maze-small", *command[1:], "--out", str(out), "--track", "wandb"]) == 2
+        assert "pip install 'discrete-tilt-matching[wandb]'" in capsys.readouterr().err
+    assert main(["compare", "--runs", "a", "b", "--track", "wandb"]) == 2
+    assert "--track starts runs, --runs compares finished ones" in capsys.readouterr().err
     assert not out.exists()
 
 

@@ -15,23 +15,33 @@ from dtm.loop.assemble import Assembly, assemble
 from dtm.loop.fingerprint import GROUPS
 from dtm.recipes import recipe
 from dtm.runs.bases import SOURCES
+from dtm.runs.data import with_data
 from dtm.runs.folder import RunFolder, read_object
 from dtm.runs.resume import Resume, find_run, require_same_config
 from dtm.tasks.base import Reward
+from dtm.tasks.language.own import Source
 
 
 def start_run(
-    config: RunConfig | Assembly | str, kind: str, out: str | Path | None, resume: Resume, **given: Any
+    config: RunConfig | Assembly | str,
+    kind: str,
+    out: str | Path | None,
+    resume: Resume,
+    data: Source | None = None,
+    **given: Any,
 ) -> tuple[Assembly | None, RunFolder | None]:
     """The parts of the run to start (None: it has finished) and, for a resume, the folder to continue."""
     if isinstance(config, Assembly):
-        extra = [name for name, part in given.items() if part is not None]
+        extra = [name for name, part in {**given, "data": data}.items() if part is not None]
         require(not extra, f"{', '.join(extra)}: give objects to assemble(…), not beside an Assembly")
         found = find_run(config.config.recipe, kind, out, resume)
         if found is not None and found.is_finished:
             require_same_config(found, config.run_config)
         return config, found
     config, found = _resolve(config, kind, out, resume, given.get("reward"))
+    if data is not None:
+        require(given.get("task") is None, "data and task: a task has rows of its own. Give one of the two")
+        config = with_data(config, data, out if found is None else found.path)
     if found is None or not found.is_finished:
         return assemble(config, **given), found
     if given.get("method") is None and given.get("task") is None:  # objects bring settings of their own

@@ -31,6 +31,7 @@ from dtm.runs.folder import RunFolder
 from dtm.runs.interrupts import Interrupted, Interrupts
 from dtm.runs.resume import Resume, held, note_changes, require_same_config, with_remedy
 from dtm.tasks.base import Reward
+from dtm.tasks.language.own import Source
 from dtm.writing import write_json
 
 
@@ -41,6 +42,7 @@ def train(
     task: Any = None,
     model: Denoiser | None = None,
     reward: Reward | None = None,
+    data: Source | None = None,
     out: str | Path | None = None,
     resume: Resume = False,
     callbacks: Sequence[Callback] = (),
@@ -54,11 +56,14 @@ def train(
         task: A `Task`, or an object with ``splits`` of text rows and a ``reward``.
         model: A `dtm.Denoiser` to start from, in place of ``model.base``; it is trained in place.
         reward: A function ``(prompts, completions, **columns) -> list[float | None]``; by default the task's.
+        data: Rows of the task custom: a list of dicts with a "prompt" and columns for the reward, a file, or
+            "hub:USER/NAME". A list is stored as JSON lines in the folder that the run's folder lies in.
         out: The run's folder; by default a new one under ``runs/``.
         resume: Continue the run in ``out`` (or the recipe's latest); a finished one is returned as it is.
             ``"auto"``: if there is one (without ``out``, an unfinished one), else start.
         callbacks: Called with every `Event` of the run, in the first process if there are several.
-        track: "tensorboard", "wandb" or "trackio": send the same numbers and samples there.
+        track: "tensorboard", "wandb" or "trackio": send the same numbers and samples there. "wandb:TITLE"
+            names the run.
 
     On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
     """
@@ -66,7 +71,7 @@ def train(
     if track is not None:
         require_tracker(track)
     given = {"method": method, "task": task, "model": model, "reward": reward}
-    assembly, found = start_run(config, "train", out, resume, **given)
+    assembly, found = start_run(config, "train", out, resume, data, **given)
     if found is not None and found.is_finished:
         return Run(found, model, reward)
     assert assembly is not None

@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dtm.cli.parse import make_parser, refuse, refuse_shape, with_flags
+from dtm.cli.parse import (
+    add_track,
+    make_parser,
+    refuse,
+    refuse_shape,
+    require_track,
+    titled_track,
+    with_flags,
+)
 from dtm.cli.run import EACH_RUN, print_plan
 from dtm.cli.threads import add_threads, share_threads
 from dtm.errors import require
@@ -43,6 +51,7 @@ STARTING = (
     "tune",
     "trials",
     "threads",
+    "track",
     "dry_run",
 )
 """Options that say what is run; None where they were not given."""
@@ -113,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a of --also smc-N and of the tilted law's line (default: the mean that annealed runs reach)",
     )
     add_threads(add)
+    add_track(add, ", each run as one of the tracker's")
     add("--dry-run", action="store_true", default=None, help="list the runs with their state and stop")
     add("--runs", nargs="+", type=Path, metavar="RUN", help="compare these finished runs and start none")
     return parser
@@ -155,6 +165,8 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
     if options.also is not None:
         check_also(options.also, options.tilt, configs)
     out = options.out or RUNS / f"{options.recipe}-compare"
+    require_track(options.track)
+    track = titled_track(options.track, out)
     if jobs > 1 and Budget.parse(str(start.budget)).unit == "seconds":
         print("runs side by side share the machine: a minute of each is less than a minute alone")
     trials: list[Trial] = []
@@ -168,8 +180,9 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
         return None
     share_threads(options.threads, jobs * (processes or 1))
     if options.tune:
-        configs, trials = tune(configs, count, out / "tuning", jobs, processes=processes)
-    runs = run_all(over_seeds(configs, seeds), out, jobs, processes=processes)
+        tracked = None if track is None else f"{track}-tuning"
+        configs, trials = tune(configs, count, out / "tuning", jobs, processes=processes, track=tracked)
+    runs = run_all(over_seeds(configs, seeds), out, jobs, processes=processes, track=track)
     finished = [runs[f"{name}-{seed}"] for name in configs for seed in seeds]
     return _with_sampling(gather(finished, trials), finished, options), out
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from dtm.cli.parse import make_parser
-from dtm.errors import ConfigError, DtmError
+from dtm.errors import ConfigError, DtmError, require
 
 
 def grade(arguments: list[str]) -> int:
@@ -52,7 +52,8 @@ def export(arguments: list[str]) -> int:
     parser = make_parser(
         "export",
         "Write the model of a finished run to a folder of its own: a PEFT adapter under the hub's module\n"
-        "names, or all weights as safetensors; with a README that says how it was made and what it reaches.",
+        "names, or all weights as safetensors; with a README that says how it was made and what it reaches.\n"
+        "--push uploads the folder to the hub.",
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="a run's folder")
     parser.add_argument(
@@ -66,13 +67,26 @@ def export(arguments: list[str]) -> int:
         action="store_true",
         help="add the adapter into the base's full-precision weights, whatever precision it was trained in",
     )
+    parser.add_argument(
+        "--push", metavar="USER/NAME", help="upload the folder to the hub too; `hf auth login` logs in"
+    )
+    parser.add_argument("--private", action="store_true", help="with --push: a new repository is private")
     options = parser.parse_args(arguments)
+    require(options.push is not None or not options.private, "--private needs --push USER/NAME")
 
     from dtm.report.export import export_run
     from dtm.runs.folder import RunFolder
 
     run = RunFolder.find(options.run)
+    if options.push is not None:
+        from dtm.report.push import local_base, push_folder, require_hub
+
+        require_hub(options.push)
     out = options.out or run.path / ("merged" if options.merged else "export")
     export_run(run, out, options.merged)
-    print(f"model: {out}")
+    print(f"model: {out}", flush=True)
+    if options.push is not None:
+        print(f"hub:   {push_folder(out, options.push, f'dtm export of {run.recipe}', options.private)}")
+        if (base := local_base(out)) is not None:
+            print(f"note:  the adapter's base is {base}. Others need that model too: push it, or --merged")
     return 0

@@ -75,6 +75,29 @@ def join_resume(arguments: Sequence[str]) -> list[str]:
     return joined
 
 
+def add_track(add: Callable[..., object], note: str = "") -> None:
+    """Add the option --track; `require_track` checks it."""
+    text = f"tensorboard, wandb or trackio: send the numbers there{note}; NAME:TITLE also names the run"
+    add("--track", metavar="NAME", help=text)
+
+
+def require_track(track: str | None) -> None:
+    """Refuse a tracker that is unknown, not installed or not logged in, before any run starts."""
+    if track is not None:
+        from dtm.report.trackers import require_tracker
+
+        require_tracker(track)
+
+
+def titled_track(track: str | None, out: Path) -> str | None:
+    """--track of many runs with a title for them: that of the option, or their folder's name.
+
+    >>> titled_track("wandb", Path("runs/grid")), titled_track("wandb:mine", Path("runs/grid"))
+    ('wandb:grid', 'wandb:mine')
+    """
+    return track if track is None or ":" in track else f"{track}:{out.absolute().name}"
+
+
 PROCESSES_HELP = "processes on this machine, one for each GPU; several machines: torchrun (default: 1)"
 
 

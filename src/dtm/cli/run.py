@@ -12,10 +12,13 @@ from dtm.cli.parse import (
     PROCESSES_HELP,
     SYMBOLS,
     add_resume,
+    add_track,
     first_line,
     join_resume,
     make_parser,
     refuse_shape,
+    require_track,
+    titled_track,
     with_choices,
     with_flags,
 )
@@ -45,10 +48,7 @@ def train(arguments: list[str]) -> int:
     from dtm.loop.assemble import assemble
     from dtm.loop.plan import training_plan
 
-    if options.track is not None:
-        from dtm.report.trackers import require_tracker
-
-        require_tracker(options.track)
+    require_track(options.track)
     assembly = assemble(config)
     if options.dry_run:
         return _dry_run(assembly, training_plan(assembly))
@@ -168,9 +168,7 @@ def _parse_run(
     add_threads(own.add_argument)
     own.add_argument("--dry-run", action="store_true", help="print the resolved plan and stop")
     if command == "train":
-        own.add_argument(
-            "--track", metavar="NAME", help="tensorboard, wandb or trackio: send the numbers there"
-        )
+        add_track(own.add_argument)
     own.add_argument("--processes", type=int, metavar="N", help=PROCESSES_HELP)  # taken by `dtm.cli.main`
     options, flags = parser.parse_known_args(join_resume(arguments))
 
@@ -212,12 +210,12 @@ options
   --config FILE             YAML file with fields to change; `dtm recipes show NAME` prints one
   --threads N               threads of the CPU (default: as many as cores are free, or OMP_NUM_THREADS)
   --dry-run                 print the resolved plan and stop
-  --track NAME              send the numbers of a training to tensorboard, wandb or trackio too
+  --track NAME[:TITLE]      send the numbers of a training to tensorboard, wandb or trackio too
   --processes N             processes on this machine, one for each GPU; several machines: torchrun
   --method NAME             the method: a name below, or path/to/file.py:Class
   --task KIND               the task: its kind, or path/to/file.py:Class
   --reward FILE.py:NAME     your own reward function, or module:name
-  --data FILE.jsonl         your own prompts (task custom), a JSON object with a "prompt" per line
+  --data FILE               your own prompts (task custom): JSON lines, .csv, or hub:USER/NAME
   --data-dir DIR            folder with the data sets of the benchmarks"""
 
 
@@ -259,6 +257,7 @@ def sweep(arguments: list[str]) -> int:
         "--out", type=Path, metavar="DIR", help="folder of runs and results (default: runs/RECIPE-sweep)"
     )
     add_threads(parser.add_argument)
+    add_track(parser.add_argument, ", each run as one of the tracker's")
     parser.add_argument("--dry-run", action="store_true", help="list the runs with their state and stop")
     options, flags = parser.parse_known_args(arguments)
     if options.seeds < 1:
@@ -291,10 +290,12 @@ def sweep(arguments: list[str]) -> int:
     from dtm.writing import write_json, write_text
 
     out, seeds = options.out or RUNS / f"{options.recipe}-sweep", range(options.seeds)
+    require_track(options.track)
     if options.dry_run:
         return print_plan(over_seeds(settings, seeds), out, options.jobs)
     share_threads(options.threads, options.jobs * (options.processes or 1))
-    runs = run_all(over_seeds(settings, seeds), out, options.jobs, processes=options.processes)
+    track = titled_track(options.track, out)
+    runs = run_all(over_seeds(settings, seeds), out, options.jobs, processes=options.processes, track=track)
     rows = sweep_rows(settings, seeds, runs)
     command = shlex.join(["dtm", "sweep", *arguments])
     made = {"command": command, "commit": environment()["commit"], "seeds": list(seeds)}

@@ -73,7 +73,7 @@ def add_steering(add: Callable[..., object]) -> None:
     )
     add("--task", metavar="TASK", help=f"for a model: its prompts and reward; {', '.join(TASKS)}")
     add("--data-dir", metavar="DIR", help="with --task: data sets, hub or generated")
-    add("--data", metavar="FILE", help="with --task custom: JSON lines with prompts")
+    add("--data", metavar="FILE", help="with --task custom: prompts as JSON lines, .csv or hub:USER/NAME")
     add("--reward", metavar="FILE.py:F", help="with --task or --prompt: your reward")
 
 

@@ -59,11 +59,13 @@ def run_all(
     verb: Verb = "train",
     all_must_finish: bool = True,
     processes: int = 1,
+    track: str | None = None,
 ) -> dict[str, Run]:
     """Train (or pretrain) every configuration in ``out/NAME``, ``jobs`` at a time; the finished runs.
 
     Each run has ``processes`` processes. A run that fails does not stop the others; at the end the failures
-    are named with their logs, as an error if all must finish.
+    are named with their logs, as an error if all must finish. ``track`` is a tracker with a title,
+    "wandb:TITLE"; each run is one of the tracker's, called TITLE-NAME.
     """
     require(jobs >= 1, f"jobs must be at least 1, got {jobs}")
     require(processes >= 1, f"--processes must be at least 1, got {processes}")
@@ -78,7 +80,7 @@ def run_all(
             while waiting or running:
                 interrupts.check()
                 while waiting and len(running) < jobs:
-                    running.append(waiting.pop(0).start(processes))
+                    running.append(waiting.pop(0).start(processes, track))
                 time.sleep(POLL)
                 for job in [job for job in running if job.has_ended]:
                     running.remove(job)
@@ -252,7 +254,7 @@ class _Job:
             CheckpointError,
         )
 
-    def start(self, processes: int = 1) -> _Job:
+    def start(self, processes: int = 1, track: str | None = None) -> _Job:
         """Begin the run, or continue it if it was stopped; it ends when this process ends."""
         resumes = (self.folder / "config.yaml").is_file()
         # The file holds every field, so a configuration that comes from no recipe can start from any.
@@ -262,6 +264,8 @@ class _Job:
             command.append("--resume")
         if processes > 1:
             command += ["--processes", str(processes)]
+        if track is not None:
+            command += ["--track", f"{track}-{self.name}"]
         settings = self.folder.with_name(f"{self.name}.yaml")
         write_text(settings, to_yaml(self.config))
         command += ["--config", str(settings)]

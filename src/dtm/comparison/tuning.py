@@ -84,6 +84,7 @@ def tune(
     jobs: int,
     say: Say = print,
     processes: int = 1,
+    track: str | None = None,
 ) -> tuple[dict[str, RunConfig], list[Trial]]:
     """Every method with the settings that its trials picked, and all trials."""
     tried = {name: trials(config, count) for name, config in configs.items()}
@@ -96,7 +97,7 @@ def tune(
             for number in fresh
             for name, settings in tried.items()
         }
-        runs = run_all(named, out, jobs, say, all_must_finish=False, processes=processes)
+        runs = run_all(named, out, jobs, say, all_must_finish=False, processes=processes, track=track)
         measured |= {key: run.summary["tuned"] for key, run in runs.items()}
         found = {  # empty where a trial failed
             name: [measured.get(f"{name}-trial-{number}", {}) for number in range(count + extension)]

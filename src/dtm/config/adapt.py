@@ -33,7 +33,8 @@ class CorpusConfig:
     """Folder with the benchmarks' data sets, whose test items are kept out of the corpus; generated: none,
     and GSM8K is left out."""
     data: str | None = None
-    """Your own rows: JSON lines with a "prompt" (text or messages) and a "completion"."""
+    """Your own rows, each with a "prompt" (text or messages) and a "completion": JSON lines, a .csv file, or
+    hub:USER/NAME."""
     instructions: int = 16384
     """General instructions that the source writes before training."""
     workers: int = 4

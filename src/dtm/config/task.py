@@ -65,7 +65,9 @@ class LanguageConfig(TaskConfig):
     """Folder with the benchmarks' data sets; hub: those of the hub, through the package datasets; generated:
     items made here, Countdown's and Sudoku's alone, which are not those of published numbers."""
     data: str | None = None
-    """For custom: a JSON-lines file, each row with a "prompt" and columns that your reward receives."""
+    """Your rows, for custom: JSON lines, .csv, or hub:USER/NAME. Each row has a "prompt" and columns that
+    your reward receives. The hub's data sets are read through the package datasets, and another split or
+    configuration is chosen with hub:USER/NAME[/CONFIGURATION][:SPLIT]."""
     protocol: Literal["dtm", "spg", "d1"] = "dtm"
     """Whose prompts and whose reading of the answers."""
     reward: Literal["paper", "released", "spg"] = "paper"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from dtm.config import LanguageConfig, MazeConfig, MiniConfig, RunConfig
 from dtm.config.registry import load_method_class
+from dtm.evaluation.fingerprint import digest
+from dtm.loop.fingerprint import GROUPS
 from dtm.loop.policies import make_loop
 from dtm.report.outcome import sentence
+from dtm.tasks.language.own import HUB, HubName, describe_source
 
 Form = Literal["adapter", "merged", "weights"]
 """Contents of the folder."""
@@ -23,11 +26,26 @@ USES = {
 }
 
 
+CURVES, FINGERPRINT = "curves.png", "fingerprint.json"
+"""Files beside the card."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What an export has beside the model."""
+
+    fingerprint: Mapping[str, Mapping[str, Any]]
+    """Everything that decides the run's result apart from the method, in groups; empty: not recorded."""
+    curves: bool
+    """Whether there is a figure of the held-out measures."""
+
+
 def model_card(
     config: RunConfig,
     summary: Mapping[str, Any],
     form: Form = "weights",
     results: Sequence[Mapping[str, Any]] = (),
+    beside: Provenance | None = None,
 ) -> str:
     """The card of a run's model; ``results`` are those of published protocols (`dtm eval --task`)."""
     sections = [
@@ -35,7 +53,9 @@ def model_card(
         f"# {config.recipe}, {_how(config, summary)}",
         "\n".join(f"- {line}" for line in _facts(config, summary)),
         _held_out(summary),
+        f"![Held-out measures against the optimiser's steps]({CURVES})" if beside and beside.curves else "",
         _published(results),
+        _fingerprint({} if beside is None else beside.fingerprint),
         f"{USES[form]} `config.yaml` of the run has every setting.",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -61,7 +81,10 @@ def _front_matter(config: RunConfig, form: Form) -> str:
         [f"base_model: {base}"] if re.fullmatch(r"[\w.-]+/[\w.-]+", base) and not Path(base).exists() else []
     )
     library = ["library_name: peft"] if form == "adapter" else []
-    return "\n".join(["---", *named, *library, "tags: [discrete-tilt-matching, masked-diffusion]", "---"])
+    data = str(getattr(config.task, "data", None))
+    rows = [f"datasets: [{HubName.parse(data).name}]"] if data.startswith(HUB) else []
+    tags = "tags: [discrete-tilt-matching, masked-diffusion]"
+    return "\n".join(["---", *named, *rows, *library, tags, "---"])
 
 
 def _facts(config: RunConfig, summary: Mapping[str, Any]) -> list[str]:
@@ -81,10 +104,10 @@ def _facts(config: RunConfig, summary: Mapping[str, Any]) -> list[str]:
     if not _has_learnt(summary):
         reached = f"{summary['steps']} steps, {sentence(summary['outcome'])}"
     lines = [
-        f"base: `{config.model.base}`{' in NF4' if config.model.nf4 else ''}",
+        f"base: `{without_folders(str(config.model.base))}`{' in NF4' if config.model.nf4 else ''}",
         f"method: {config.method.name} ({', '.join(fields)})",
         f"{reached}; {summary['finished']}" if _has_learnt(summary) else reached,
-        f"reward: {config.reward.function or _own_reward(config)}",
+        f"reward: {without_folders(config.reward.function or _own_reward(config))}",
         data,
         made,
     ]
@@ -92,6 +115,20 @@ def _facts(config: RunConfig, summary: Mapping[str, Any]) -> list[str]:
         adapter = config.adapter
         lines.insert(1, f"adapter: LoRA, rank {adapter.rank}, α {adapter.alpha:g}, targets {adapter.targets}")
     return lines
+
+
+def without_folders(text: str) -> str:
+    """A path without the folders of one machine; other texts, such as names of the hub, as they are.
+
+    >>> without_folders("/somewhere/my.py:reward"), without_folders("/somewhere/first/model")
+    ('my.py:reward', 'first/model')
+    >>> without_folders("GSAI-ML/LLaDA-8B-Instruct")
+    'GSAI-ML/LLaDA-8B-Instruct'
+    """
+    path = Path(text)
+    if not path.is_absolute():
+        return text
+    return f"{path.parent.name}/{path.name}" if path.name == "model" else path.name  # a run's model
 
 
 def _own_reward(config: RunConfig) -> str:
@@ -109,7 +146,7 @@ def _data(config: RunConfig) -> str:
     if not isinstance(task, LanguageConfig):
         return task.kind
     if task.kind == "custom":
-        return f"own rows, {Path(str(task.data)).name}"
+        return f"own rows, {describe_source(str(task.data))}"
     return f"{task.kind}, {task.protocol} prompts, completions of {task.completion_length} tokens"
 
 
@@ -137,3 +174,22 @@ def _result(result: Mapping[str, Any]) -> str:
     )
     facts = (result["task"], result["protocol"], result["length"], result["items"], ", ".join(named))
     return f"| {' | '.join(map(str, facts))} |"
+
+
+def _fingerprint(groups: Mapping[str, Mapping[str, Any]]) -> str:
+    """A hash of each group that decides the run's result, and the packages."""
+    if not groups:
+        return ""
+    rows = [f"| {words} | `{digest([groups[name]])}` |" for name, words in GROUPS.items() if name in groups]
+    packages = ", ".join(f"{name} {value}" for name, value in groups.get("packages", {}).items())
+    return "\n".join(
+        [
+            f"Fingerprint: runs with equal lines can be compared; `{FINGERPRINT}` has the values behind it.",
+            "",
+            "| decides the result | hash |",
+            "|---|---|",
+            *rows,
+            "",
+            f"Packages: {packages}.",
+        ]
+    )

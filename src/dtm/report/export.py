@@ -13,9 +13,11 @@ from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import WEIGHTS, merge_adapter, read_adapter
 from dtm.models.families import read_shape
 from dtm.models.tokenizers import PARTS
-from dtm.report.card import Form, model_card
+from dtm.report.card import CURVES, FINGERPRINT, Form, Provenance, model_card, without_folders
+from dtm.report.figures import annealing_figure
+from dtm.runs.events import read_events
 from dtm.runs.folder import RunFolder, make_folder, read_object
-from dtm.writing import copy_file, write_text
+from dtm.writing import copy_file, save_figure, write_json, write_text
 
 TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template*", "added_tokens.json", *PARTS)
 """Files of a base that a model with all its weights needs too."""
@@ -47,8 +49,31 @@ def export_run(run: RunFolder, out: Path, merged: bool = False) -> None:
         _copy((path for path in model.iterdir() if path.suffix in (".json", ".safetensors")), out)
         _copy((path for pattern in TOKENIZER for path in tokenizer.glob(pattern)), out)
     made_by = {"commit": run.started.get("commit")}
-    card = model_card(run.read_config(), made_by | summary, form, _results(run))
+    facts = Provenance(_fingerprint(run, out), _curves(run, out))
+    card = model_card(run.read_config(), made_by | summary, form, _results(run), facts)
     write_text(out / "README.md", card)
+
+
+def _fingerprint(run: RunFolder, out: Path) -> dict[str, Any]:
+    """Copy the run's fingerprint without folders of this machine; runs of earlier releases have none."""
+    if not run.fingerprint.is_file():
+        return {}
+    groups = {
+        group: {name: without_folders(v) if isinstance(v, str) else v for name, v in facts.items()}
+        for group, facts in read_object(run.fingerprint).items()
+    }
+    write_json(out / FINGERPRINT, groups)
+    return groups
+
+
+def _curves(run: RunFolder, out: Path) -> bool:
+    """Draw the held-out measures against the optimiser's steps; False where the run has logged none."""
+    events = read_events(run.metrics, "evaluation") if run.metrics.is_file() else []
+    rows = [{**row, "tilt": row["step"]} for row in events]
+    if rows:
+        best = read_object(run.summary).get("best")
+        save_figure(annealing_figure(rows, best=best, axis="optimiser steps"), out / CURVES)
+    return bool(rows)
 
 
 def _copy(files: Iterable[Path], out: Path) -> None:

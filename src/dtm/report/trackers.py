@@ -12,7 +12,7 @@ import uuid
 import warnings
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any, Protocol, final
+from typing import Any, NamedTuple, Protocol, final
 
 from dtm.config import RunConfig
 from dtm.config.serialise import leaves
@@ -40,6 +40,14 @@ NAMES = "trackers.json"
 COLUMNS = ("reward", "prompt", "completion")
 
 Row = tuple[float, str, str]
+
+
+class Identity(NamedTuple):
+    """A run of a tracker: chosen once, and the same after a resume."""
+
+    id: str
+    title: str
+    """What the tracker shows: the one that --track gives, or the name of the run's folder."""
 
 
 def numbers(event: Event) -> dict[str, float]:
@@ -85,7 +93,7 @@ class Tracker(Protocol):
 class TensorBoard:
     """Event files in ``RUN/tensorboard``; look at them with ``tensorboard --logdir RUN``."""
 
-    def __init__(self, folder: RunFolder, config: RunConfig, identity: str, step: int) -> None:
+    def __init__(self, folder: RunFolder, config: RunConfig, identity: Identity, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         # Points after a resumed step were drawn before the stop, and are drawn again.
@@ -112,15 +120,15 @@ class TensorBoard:
 class Wandb:
     """A run of Weights & Biases, in the project ``WANDB_PROJECT`` (dtm); ``WANDB_MODE=offline`` works."""
 
-    def __init__(self, folder: RunFolder, config: RunConfig, identity: str, step: int) -> None:
+    def __init__(self, folder: RunFolder, config: RunConfig, identity: Identity, step: int) -> None:
         import wandb
 
         self._table = wandb.Table
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "dtm"),
             dir=str(folder.path),
-            id=identity,
-            name=folder.path.name,
+            id=identity.id,
+            name=identity.title,
             resume="allow",
             config=leaves(config),
         )
@@ -146,14 +154,14 @@ class Wandb:
 class Trackio:
     """A run of Trackio, in the project ``TRACKIO_PROJECT`` (dtm); look at it with ``trackio show``."""
 
-    def __init__(self, folder: RunFolder, config: RunConfig, identity: str, step: int) -> None:
+    def __init__(self, folder: RunFolder, config: RunConfig, identity: Identity, step: int) -> None:
         import trackio
 
         self._table = trackio.Table
         settings = {name: value if is_number(value) else str(value) for name, value in leaves(config).items()}
         self._run = trackio.init(
             project=os.environ.get("TRACKIO_PROJECT", "dtm"),
-            name=f"{folder.path.name}-{identity}",
+            name=f"{identity.title}-{identity.id}",
             resume="allow",
             config=settings,
         )
@@ -179,8 +187,9 @@ TRACKERS: dict[str, type[TensorBoard] | type[Wandb] | type[Trackio]] = {
 }
 
 
-def require_tracker(name: str) -> None:
-    """Refuse a tracker that is unknown, not installed or not logged in, before a run starts."""
+def require_tracker(track: str) -> None:
+    """Refuse a tracker, NAME or NAME:TITLE, that is unknown, not installed or not logged in."""
+    name = track.partition(":")[0]
     require(name in TRACKERS, f"--track: no tracker {name!r}. {nearest(name, TRACKERS)}")
     require(
         importlib.util.find_spec(name) is not None,
@@ -204,8 +213,9 @@ LOGIN = "Run `wandb login`, or set WANDB_MODE=offline and send the run later wit
 class Track:
     """A callback that sends a run's events to a tracker, opened with the first event."""
 
-    def __init__(self, name: str, folder: RunFolder, config: RunConfig) -> None:
-        self.name, self.folder, self.config = name, folder, config
+    def __init__(self, track: str, folder: RunFolder, config: RunConfig) -> None:
+        self.folder, self.config = folder, config
+        self.name, _, self.title = track.partition(":")
         self._tracker: Tracker | None = None
         self._has_failed = False
 
@@ -222,7 +232,7 @@ class Track:
     def _send(self, event: Event) -> None:
         tracker = self._tracker
         if tracker is None:
-            identity = _identity(self.folder, self.name)
+            identity = _identity(self.folder, self.name, self.title)
             tracker = self._tracker = TRACKERS[self.name](self.folder, self.config, identity, event.step)
         if event.kind == "samples":
             tracker.show(event.step, sample_rows(event))
@@ -238,14 +248,17 @@ class Track:
             warnings.warn(notice, DtmWarning, stacklevel=3)
 
 
-def _identity(folder: RunFolder, name: str) -> str:
-    """The name of this run in a tracker: chosen once, and the same after a resume."""
+def _identity(folder: RunFolder, name: str, title: str) -> Identity:
+    """The run of a tracker for this run; a title that is given later changes nothing."""
     path = folder.path / NAMES
     known = read_object(path) if path.is_file() else {}
     if name not in known:
-        known[name] = uuid.uuid4().hex[:10]
+        known[name] = {"id": uuid.uuid4().hex[:10], "title": title or folder.path.name}
         write_json(path, known)
-    return str(known[name])
+    found = known[name]
+    if isinstance(found, str):  # runs that started before there were titles
+        return Identity(found, folder.path.name)
+    return Identity(**found)
 
 
 def _cell(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,21 +74,34 @@ def _hub_rows(name: str) -> tuple[str, Iterator[tuple[int, Row]]]:
         "--data-dir, or make items with --data-dir generated",
         DataError,
     )
+    dataset, split = ON_HUB[name]
+    rows = hub_dataset(
+        dataset,
+        CONFIGURATIONS.get(dataset),
+        split,
+        needed_by="--data-dir hub",
+        otherwise=f"name a folder with --data-dir; this file can be had from {SOURCES[name]}",
+    )
+    return f"{dataset}, split {split}", enumerate(map(dict, rows), start=1)
+
+
+def hub_dataset(
+    name: str, configuration: str | None, split: str, *, needed_by: str, otherwise: str
+) -> Iterable[Mapping[str, Any]]:
+    """A split of a data set of the hub; ``otherwise`` is what to do without a network."""
     try:
         from datasets import load_dataset
     except ImportError:
         raise DataError(
-            "--data-dir hub needs the package datasets: pip install 'discrete-tilt-matching[hub]'"
+            f"{needed_by} needs the package datasets: pip install 'discrete-tilt-matching[hub]'"
         ) from None
-    dataset, split = ON_HUB[name]
     try:
-        rows = load_dataset(dataset, CONFIGURATIONS.get(dataset), split=split)
+        rows: Iterable[Mapping[str, Any]] = load_dataset(name, configuration, split=split)
     except Exception as problem:  # no network, no such data set, a full disk: the package has many ways
         raise DataError(
-            f"{dataset} could not be read from the hub: {problem}. Without a network, name a folder with "
-            f"--data-dir; this file can be had from {SOURCES[name]}"
+            f"{name} could not be read from the hub: {problem}. Without a network, {otherwise}"
         ) from problem
-    return f"{dataset}, split {split}", enumerate(map(dict, rows), start=1)
+    return rows
 
 
 def _file_rows(folder: Path, name: str) -> tuple[str, Iterator[tuple[int, Row]]]:

@@ -11,7 +11,8 @@ from typing import Any
 
 from dtm.errors import DataError, require
 from dtm.tasks.corpus.part import Example
-from dtm.tasks.language.rows import is_prompt, json_lines
+from dtm.tasks.language.own import open_rows
+from dtm.tasks.language.rows import is_prompt
 from dtm.writing import write_text
 
 
@@ -33,9 +34,8 @@ def save_rows(rows: Sequence[Example], path: Path) -> None:
 
 
 def read_rows(path: Path) -> list[Example]:
-    """Rows of a JSON-lines file, each with a "prompt" and a "completion"."""
-    require(path.is_file(), f"corpus.data: no file {path}", DataError)
-    rows = [_example(row, where) for where, row in json_lines(path)]
+    """Rows of a user's source (`open_rows`), each with a "prompt" and a "completion"."""
+    rows = [_example(row, where) for where, row in open_rows(path, "corpus.data")]
     require(bool(rows), f"{path} has no rows", DataError)
     return rows
 

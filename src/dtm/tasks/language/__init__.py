@@ -1,7 +1,8 @@
 """The four benchmarks, and one's own data, as tasks for language models."""
 
 from dtm.tasks.language.benchmarks import BENCHMARKS, Benchmark, benchmark_rows
-from dtm.tasks.language.rows import Row, read_own
+from dtm.tasks.language.own import read_own
+from dtm.tasks.language.rows import Row
 from dtm.tasks.language.task import LanguageTask
 from dtm.tasks.language.tokenizer import Chat
 

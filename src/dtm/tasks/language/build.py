@@ -16,7 +16,7 @@ from dtm.models.families import read_shape
 from dtm.models.families.settings import STORED, Asked
 from dtm.tasks.answers.markup import last_pair
 from dtm.tasks.language import BENCHMARKS, Benchmark, Chat, LanguageTask, Row, benchmark_rows, read_own
-from dtm.tasks.language.rows import checked_rows, split_off
+from dtm.tasks.language.rows import checked_rows, numbered, split_off
 from dtm.tasks.language.scores import pass_at, scores
 from dtm.tasks.language.task import Accuracy
 
@@ -62,7 +62,9 @@ def text_task(task: Any, model: Path | None, asked: Asked = STORED) -> LanguageT
     """
     folder, name = _require_model(model), getattr(task, "name", type(task).__name__)
     _, shape = read_shape(folder, asked)
-    splits = {split: checked_rows(rows, f"{name}, {split}") for split, rows in dict(task.splits).items()}
+    splits = {
+        split: checked_rows(numbered(rows, f"{name}, {split}")) for split, rows in dict(task.splits).items()
+    }
     metrics = getattr(task, "metrics", None)
     lost = [split for split in ("train", "validation", "test") if not splits.get(split)]
     require(not lost, f"{name} has no rows in its split {', '.join(lost)}", DataError)
@@ -135,8 +137,11 @@ def validation_keys(kind: str, folder: Path) -> frozenset[Hashable]:
 
 
 def _own_splits(task: LanguageConfig) -> dict[str, Sequence[Row]]:
-    require(task.data is not None, "task.data: name your JSON-lines file with --data")
-    rows = read_own(Path(str(task.data)))
+    require(
+        task.data is not None,
+        "task.data: name your rows with --data: a JSON-lines or CSV file, or a data set as hub:USER/NAME",
+    )
+    rows = read_own(str(task.data))
     test, others = split_off(rows, HELD_OUT, task.seed)
     validation, train = split_off(others, HELD_OUT, task.seed)
     return {"train": train, "validation": validation, "test": test}

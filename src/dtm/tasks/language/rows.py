@@ -17,6 +17,8 @@ from dtm.tasks.language.tokenizer import Messages
 
 RESERVED = {"prompts", "completions"}
 """Names that a reward receives beside the columns of the rows."""
+Placed = tuple[str, Any]
+"""A value, after its place for errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +38,7 @@ class Row:
         return str(self.prompt) if self.same is None else self.same
 
 
-def read_own(path: Path) -> list[Row]:
-    """Rows of a JSON-lines file: each has a "prompt", and all have the same other columns."""
-    require(path.is_file(), f"task.data: no file {path}", DataError)
-    rows: list[Row] = []
-    for where, found in json_lines(path):
-        rows.append(_checked(found, where, rows))
-    require(len(rows) >= 3, f"{path} holds {len(rows)} rows; each of the three splits needs one", DataError)
-    return rows
-
-
-def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
+def json_lines(path: Path) -> Iterator[Placed]:
     """The values of a JSON-lines file, each with its place for errors; empty lines are skipped."""
     with path.open("rb") as stream:
         for number, line in enumerate(bounded_lines(stream), start=1):
@@ -55,19 +47,25 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
                 yield where, json_row(line, f"{where}: ", DataError)
 
 
-def checked_rows(values: Iterable[Any], source: str) -> list[Row]:
+def numbered(values: Iterable[Any], source: str) -> Iterator[Placed]:
+    """Values with their places: rows 1, 2, … of a source."""
+    return ((f"{source}, row {number}", value) for number, value in enumerate(values, start=1))
+
+
+def checked_rows(values: Iterable[Placed]) -> list[Row]:
     """Rows from mappings with a "prompt" and the same other columns in all."""
     rows: list[Row] = []
-    for number, value in enumerate(values, start=1):
-        rows.append(_checked(value, f"{source}, row {number}", rows))
+    for where, value in values:
+        rows.append(_checked(value, where, rows))
     return rows
 
 
 def _checked(value: Any, where: str, before: Sequence[Row]) -> Row:
     """One row, compared with the first one before it."""
+    has = f"; it has {', '.join(map(str, value))}" if isinstance(value, Mapping) and value else ""
     require(
         isinstance(value, Mapping) and "prompt" in value,
-        f'{where}: must be an object with a "prompt"',
+        f'{where}: must be an object with a "prompt"{has}',
         DataError,
     )
     columns = {name: column for name, column in value.items() if name != "prompt"}

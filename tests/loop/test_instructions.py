@@ -44,3 +44,17 @@ def test_a_source_without_a_usable_instruction_is_named(source, monkeypatch):
     monkeypatch.setattr(instructions, "SHORTEST", 100)
     with pytest.raises(DataError, match=r"no usable instruction; give your own rows: --corpus\.general 0"):
         write_instructions(source.model, Chat(source.tokenizer), 4, seed=0, batch=4)
+
+
+def test_writing_instructions_can_be_stopped_at_any_token(source, monkeypatch):
+    monkeypatch.setattr(instructions, "ASKED", 24)
+    calls = 0
+
+    def stop() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_instructions(source.model, Chat(source.tokenizer), 24, seed=0, batch=24, between=stop)

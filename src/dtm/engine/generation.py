@@ -8,7 +8,8 @@
 Without a cache a row waits for no other. With one, the first pass of a block is over more than the block, so
 the rows of a batch begin their blocks together. A row's tokens depend on its prompt, its number and the seed,
 and not on the rows beside it: its noise is its own (see `noise`), and rows meet nowhere else. Without
-``certainty`` and early ends nothing waits for the device within a block.
+``certainty`` and early ends nothing waits for the device within a block. Autoregressive models have a shorter
+loop of their own, with the same tokens (see `autoregressive`).
 """
 
 from __future__ import annotations
@@ -21,16 +22,15 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from dtm.engine.autoregressive import CausalSampler, is_autoregressive
 from dtm.engine.blocks import Batch, Blocks, Row
 from dtm.engine.decoder import Decoder
-from dtm.engine.passes import passes_of
+from dtm.engine.passes import BATCH_SIZES, passes_of
 from dtm.engine.reveal import Stepper
 from dtm.errors import require
 from dtm.models.denoiser import Denoiser
 from dtm.records import Completions, Prompts, aligned, where_padded
 
-BATCH_SIZES = 16
-"""Different numbers of rows in the batches of one call; kernels are chosen, some are built, for each."""
 HEAP = 31 * 2**20
 """Bytes of a block that is freed once, on a CPU. glibc returns freed memory to the system beyond twice the
 largest block freed so far, so passes of one size would get theirs anew each time: a tenth of their time. A
@@ -68,7 +68,7 @@ def generate(
         completions: K, how often each prompt is completed; these rows are neighbours in the result.
         batch: rows decoded together.
         rows: numbers of the rows to decode, the others are left out; None: all.
-        between: called before each batch of rows; may raise to stop.
+        between: called every few steps; may raise to stop.
         ended: says which rows end early, by default those with an end token if the decoder stops there.
             Their other tokens become end tokens.
 
@@ -113,16 +113,20 @@ def decode(
     `generate`: a row's noise in a block depends on its number and on the block. Other arguments as there.
     """
     decoder.require_model(model)
-    if ended is None and decoder.until_end:
-        ended = at_end_token(model.eos_id)
     device, attention_mask = canvas.tokens.device, where_padded(canvas.attention)
     if device.type == "cpu":
         torch.empty(HEAP, dtype=torch.uint8)
-    starts = canvas.is_completion.int().argmax(1).tolist()
-    in_columns = model.attention_block is not None
-    blocks = Blocks.of(starts, canvas.tokens.shape[1], decoder, in_columns)
-    earlier: list[int] = (canvas.revealed_at.amax(1) + 1).tolist()
+    starts, length = canvas.is_completion.int().argmax(1).tolist(), canvas.tokens.shape[1]
     numbers = range(len(canvas)) if rows is None else rows
+    if ended is None and is_autoregressive(model, decoder) and len(set(starts)) == 1:
+        start = starts[0]
+        columns = range(start + first, length if stop is None else min(start + stop, length))
+        sampler = CausalSampler(model, decoder, canvas, attention_mask, seed, start, columns)
+        return sampler.write(numbers, batch, between)
+    if ended is None and decoder.until_end:
+        ended = at_end_token(model.eos_id)
+    blocks = Blocks.of(starts, length, decoder, in_columns=model.attention_block is not None)
+    earlier: list[int] = (canvas.revealed_at.amax(1) + 1).tolist()
     sizes = [blocks.spans[starts[number], first].size for number in numbers]
     waiting = deque(Row(n, size, first, 0, earlier[n]) for n, size in zip(numbers, sizes, strict=True))
     working, finished = [waiting.popleft() for _ in range(min(batch, len(waiting)))], list[Row]()

@@ -28,6 +28,8 @@ from dtm.models.transformer import Transformer
 
 KEYS = 64
 """Exact passes see a multiple of so many columns: kernels are chosen, some are built, for each number."""
+BATCH_SIZES = 16
+"""Different numbers of rows in the batches of one call; kernels are chosen, some are built, for each."""
 
 
 @runtime_checkable
@@ -187,8 +189,7 @@ class PrefixBlocks:
         begun = max((blocks.end(*batch.places[i]) for i in due), default=0)
         states = self._cached.first(*asked, due, begun)
         if states is None:
-            is_autoregressive = size == shift == 1 and not due
-            states = self._cached.window(*asked, size if is_autoregressive else 2 * size, size, stop)
+            states = self._cached.window(*asked, 2 * size, size, stop)
         return states
 
     def keep(self, slots: Sequence[int]) -> None:

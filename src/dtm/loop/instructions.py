@@ -75,7 +75,7 @@ def write_instructions(
         "--data FILE.jsonl --corpus.own 0.3",
         DataError,
     )
-    answers = complete([chat.ask(text) for text in kept], ANSWERED, "answers")
+    answers = complete(chat.encode([chat.render(text) for text in kept]), ANSWERED, "answers")
     return [Example.of(text, answer) for text, answer in zip(kept, answers, strict=True) if answer]
 
 

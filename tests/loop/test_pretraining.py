@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import dtm
-from dtm.config import CheckpointConfig
+from dtm.config import CheckpointConfig, PretrainConfig
 from dtm.errors import ConfigError
 from dtm.loop.assemble import assemble
 from dtm.loop.plan import pretraining_plan, pretraining_time_estimate
@@ -134,6 +134,15 @@ def test_settling_leaves_out_the_blocks_after_the_end_if_asked(short):
         usual, late = assembly.pretraining_masks()
         assert (usual.block, usual.end_id) == (None, None)
         assert (late.block, late.end_id) == (2, None if after_end else assembly.task.eos_id)
+
+
+def test_the_rate_can_be_held_before_it_falls():
+    factors = [cosine(step, 102, 0.5) for step in range(102)]
+    assert factors[2:54] == [1.0] * 52
+    assert factors[54] < 1
+    assert factors[54:] == sorted(factors[54:], reverse=True)
+    with pytest.raises(ConfigError, match=r"pretrain\.hold is a share"):
+        PretrainConfig(hold=1.0)
 
 
 def test_the_rate_warms_up_and_falls_as_a_cosine():

@@ -16,10 +16,10 @@ from checkpoints import chatml_tokenizer
 from dtm.errors import CheckpointError, ConfigError
 from dtm.models.families import FAMILIES
 from dtm.models.families.settings import Asked
-from dtm.models.gguf import load_gguf
+from dtm.models.gguf import load_gguf, load_gguf_tokenizer
 from dtm.models.source import SMOLLM2_FILE, as_diffusion, find_smollm2, load_causal, load_source
 from dtm.models.storage import save_hub
-from dtm.models.tokenizers import end_of_turn_id, mask_token_id
+from dtm.models.tokenizers import end_of_turn_id, load_tokenizer, mask_token_id
 from dtm.random import stream
 
 pytest.importorskip("transformers")
@@ -115,6 +115,16 @@ def write_gguf(path: Path, folder: Path, quantised: bool = False, **changes) -> 
 
 
 # ── GGUF files ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_tokenizer_of_a_gguf_file_keeps_its_end_of_text_and_all_spaces(write_source, tmp_path):
+    tokenizer = load_gguf_tokenizer(write_gguf(tmp_path / "tiny.gguf", write_source("llama")))
+    assert tokenizer.eos_token_id == 2
+    tokenizer.save_pretrained(tmp_path / "saved")
+    again = load_tokenizer(tmp_path / "saved")
+    assert again.eos_token_id == 2
+    text = "so , a test ."
+    assert again.decode(again.encode(text, add_special_tokens=False)) == text
 
 
 @pytest.mark.parametrize("tied", [False, True])

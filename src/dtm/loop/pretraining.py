@@ -151,7 +151,7 @@ class Pretrainer:
         batch = self._aligned(self.corpus.batch(self.step))
         noise = stream(self.seed, "masks", self.step, device=self.device)
         for group in self.optimizer.param_groups:
-            group["lr"] = settings.lr * cosine(self.step, settings.steps)
+            group["lr"] = settings.lr * cosine(self.step, settings.steps, settings.hold)
         states = self.masking.states(batch, self.model.mask_id, noise)
 
         def backward() -> list[Tensor]:
@@ -302,9 +302,14 @@ def task_corpus(task: Task, settings: PretrainConfig, seed: int, device: torch.d
     return Corpus(batch, {"examples": (1.0, [held_out])})
 
 
-def cosine(step: int, steps: int) -> float:
-    """Learning rate as a fraction of its peak: 2 % linear rise, then half a cosine down to zero."""
+def cosine(step: int, steps: int, hold: float = 0.0) -> float:
+    """Learning rate as a share of its peak: 2 % linear rise, ``hold`` at the peak, half a cosine to zero.
+
+    >>> [round(cosine(step, 100, 0.5), 2) for step in (0, 1, 51, 76, 99)]
+    [0.5, 1.0, 1.0, 0.5, 0.0]
+    """
     warmup = max(1, steps // 50)
     if step < warmup:
         return (step + 1) / warmup
-    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+    begin = min(warmup + round(hold * steps), steps - 1)
+    return 0.5 * (1 + math.cos(math.pi * max(0, step - begin) / max(1, steps - begin)))

@@ -7,6 +7,7 @@ The mask token is never predicted; its logit is excluded before the softmax.
 from __future__ import annotations
 
 import functools
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Literal
@@ -26,6 +27,8 @@ EXCLUDED = -1e9
 @functools.cache
 def fused(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Compile a function; all models and batch sizes share the result."""
+    # The compiler's remark on how it splits a softmax: nothing that a user could change.
+    warnings.filterwarnings("ignore", message=r"\s*Online softmax is disabled", category=UserWarning)
     return torch.compile(function, dynamic=True)
 
 

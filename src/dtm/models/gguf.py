@@ -164,13 +164,22 @@ def _number(values: Mapping[str, Any], name: str, path: Path) -> float:
 
 
 def load_gguf_tokenizer(path: Path) -> Any:
-    """The tokenizer in a GGUF file, with its chat template; `transformers` converts it."""
-    _reader(path)  # reports a missing package or a damaged file
+    """The tokenizer in a GGUF file, with its chat template; `transformers` converts it.
+
+    The conversion may lose which token ends a text, so it is read from the file.
+    """
+    reader = _reader(path)  # reports a missing package or a damaged file
     try:
         from transformers import AutoTokenizer
     except ImportError:
         raise no_transformers() from None
-    return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(
+        str(path.parent), gguf_file=path.name, local_files_only=True, clean_up_tokenization_spaces=False
+    )
+    end = reader.get_field("tokenizer.ggml.eos_token_id")
+    if end is not None:
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(int(end.contents()))
+    return tokenizer
 
 
 def _reader(path: Path) -> Any:

@@ -42,7 +42,8 @@ def load_tokenizer(folder: Path) -> Any:
             size <= MAX_JSON, f"{path} has {size:,} bytes; at most {MAX_JSON:,} are read", CheckpointError
         )
     try:
-        return kind.from_pretrained(folder, local_files_only=True)
+        # Cleaning up would remove spaces that the model wrote, and not every release of transformers does it.
+        return kind.from_pretrained(folder, local_files_only=True, clean_up_tokenization_spaces=False)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as problem:  # a panic of the Rust library is no Exception

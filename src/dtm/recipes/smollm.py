@@ -30,8 +30,8 @@ def _smollm(
 
     The block cache is an approximation for full attention. It leaves the accuracy of the base as it is, which
     two tokens per step do not. The meter does not end phases: on so few prompts its error is 0.1 to 0.2, as
-    large as what a phase of 30 steps gains. Micro-batches have about 16,000 tokens, which keeps a large GPU busy and
-    leaves room for other runs.
+    large as what a phase of 30 steps gains. Micro-batches have about 16,000 tokens, which keeps a large GPU
+    busy and leaves room for other runs.
     """
     return RunConfig(
         recipe=f"smollm-{kind}",

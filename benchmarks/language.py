@@ -6,7 +6,8 @@
     python benchmarks/language.py table --out DIR                     # writes results/language/summary.json
 
 Every job is one process: it trains, measures the published test items, and writes DIR/rows/NAME-SEED.json.
-Jobs that have a row are not run again, and no job starts after ``--minutes``. ``--smoke`` runs a tiny size of
+Jobs that have a row are not run again. After ``--minutes`` no job starts, and those that run end with the
+phases behind them, whose number their row tells. ``--smoke`` runs a tiny size of
 everything on a CPU, with a source given by ``--source``. On test items a row stops at its end token.
 """
 
@@ -28,6 +29,7 @@ from dtm import api
 from dtm.config import EvaluationConfig, RunConfig
 from dtm.config.adapt import AdaptConfig
 from dtm.config.serialise import update
+from dtm.errors import require
 from dtm.evaluation.protocol import Examination, examine
 from dtm.evaluation.subject import Source, Subject
 from dtm.loop.adaptation import adapt
@@ -88,35 +90,30 @@ def adapt_bases(options: argparse.Namespace) -> None:
 def tune(options: argparse.Namespace) -> None:
     """Run jobs side by side, each in a process of its own, until all are done or the time is over."""
     names = options.only or list(JOBS)
-    waiting = [(name, seed) for seed in SEEDS for name in names]
     rows = options.out / "rows"
     rows.mkdir(parents=True, exist_ok=True)
-    waiting = [job for job in waiting if not row_path(options.out, *job).is_file()]
+    jobs = [(name, seed) for seed in SEEDS for name in names]
+    waiting = [job for job in jobs if not row_path(options.out, *job).is_file()]
     running: dict[subprocess.Popen[bytes], str] = {}
-    begin = time.monotonic()
-    while waiting or running:
+    end, told = time.monotonic() + 60 * options.minutes, False
+    while running or (waiting and time.monotonic() < end):
         for process in [process for process in running if process.poll() is not None]:
             print(f"{running.pop(process)}: exit {process.returncode}", flush=True)
-        in_time = time.monotonic() - begin < 60 * options.minutes
-        while in_time and waiting and len(running) < options.jobs:
+        if time.monotonic() >= end and not told:
+            told = True
+            for process in running:
+                process.terminate()
+        while not told and waiting and len(running) < options.jobs:
             name, seed = waiting.pop(0)
-            label = f"{name}-{seed}"
-            with (rows / f"{label}.log").open("wb") as log:
-                command = [
-                    sys.executable,
-                    __file__,
-                    "job",
-                    *sys.argv[2:],
-                    "--name",
-                    name,
-                    "--seed",
-                    str(seed),
-                ]
-                running[subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)] = label
-        if not in_time and not running:
-            print(f"not run: {', '.join(f'{name}-{seed}' for name, seed in waiting)}")
-            return
+            asked = [*sys.argv[2:], "--name", name, "--seed", str(seed)]
+            with (rows / f"{name}-{seed}.log").open("wb") as log:
+                process = subprocess.Popen(
+                    [sys.executable, __file__, "job", *asked], stdout=log, stderr=subprocess.STDOUT
+                )
+            running[process] = f"{name}-{seed}"
         time.sleep(0.5)
+    if waiting:
+        print(f"not run: {', '.join(f'{name}-{seed}' for name, seed in waiting)}")
 
 
 def job(options: argparse.Namespace) -> None:
@@ -124,7 +121,13 @@ def job(options: argparse.Namespace) -> None:
     name, seed, out = options.name, options.seed, options.out
     config = job_config(name, seed, options)
     folder = out / "runs" / f"{name}-{seed}"
-    run = api.train(config, out=folder, resume=(folder / "config.yaml").is_file())
+    run = api.train(config, out=folder, resume="auto")
+    if not run.is_finished:
+        reached = run.events("phase")
+        require(bool(reached), f"{name}-{seed} was stopped before its first phase ended")
+        final = reached[-1]["tilt"] + reached[-1]["h"]
+        config = replace(config, tilt=replace(config.tilt, final=final))
+        run = api.train(config, out=folder, resume=True)
     task = config.task.kind
     setting = EvaluationConfig(split="test", prompts=2 if options.smoke else 256, completions=1)
     model = run.model
@@ -132,6 +135,8 @@ def job(options: argparse.Namespace) -> None:
     row = {
         "name": name,
         "seed": seed,
+        "tilt": run.events("stopped")[-1]["tilt"],
+        "phases": len(run.events("phase")),
         "minutes": run.summary["minutes"],
         "validation": curve(run),
         "test": on_test(str(run.path), task, options),

@@ -91,7 +91,6 @@ def train(
         ExitStack() as stack,
     ):
         with Interrupts() as interrupts:
-            group.by_first(lambda: _note_start(folder, config, identity))
             page = RunPage(folder)
             writers = _writers(folder, config, page, track, stack) if group.is_first else []
             trainer = Trainer(
@@ -102,6 +101,7 @@ def train(
             )
             if has_checkpoint(folder.checkpoints):
                 trainer.resume(folder.checkpoints)
+            group.by_first(lambda: _note_start(folder, config, identity))  # once no setting is refused
             try:
                 progress = trainer.run()
                 group.together(interrupts.check)

@@ -32,6 +32,8 @@ CHANGEABLE = frozenset(
     )
 )
 """Fields that a run may be continued with other values of."""
+ENDS = frozenset(("tilt.final", "iterate.iterations"))
+"""Fields that say where a run ends: one that has not finished may go further, or end earlier."""
 
 
 def to_yaml(config: object) -> str:
@@ -139,9 +141,9 @@ def differences(old: Config, new: Config, apart_from: Collection[str] = ()) -> I
             yield f"{name}: {before.get(name)!r} → {after.get(name)!r}"
 
 
-def obstacles(saved: Config, config: Config) -> Iterator[str]:
+def obstacles(saved: Config, config: Config, *, finished: bool = True) -> Iterator[str]:
     """The differences with which a run cannot be continued."""
-    return differences(saved, config, CHANGEABLE)
+    return differences(saved, config, CHANGEABLE if finished else CHANGEABLE | ENDS)
 
 
 def leaves(config: object) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import torch
 
 from dtm.config import RunConfig
 from dtm.config.budget import MEASURED
+from dtm.errors import require
 from dtm.loop.meter import Reading
 from dtm.loop.progress import Progress
 from dtm.loop.replay import Replay
@@ -145,6 +146,21 @@ class Loop(ABC):
 
     def _has_arrived(self, progress: Progress) -> bool:
         return progress.tilt >= self.final - 1e-9
+
+    def discards_phase(self, progress: Progress) -> bool:
+        """Whether a resumed run ends with the phases behind it, because its end was moved to there.
+
+        An end inside the phase that was under way is refused: its weights e^{hr} are those of the whole h.
+        """
+        if progress.h is None:
+            return False
+        end = progress.tilt + progress.h
+        require(
+            self._has_arrived(progress) or self.final >= end - 1e-9,
+            f"the run was stopped on its way from {progress.tilt:g} to {end:g}, and cannot end at "
+            f"{self.final:g} between the two: end it at {progress.tilt:g} or at {end:g}",
+        )
+        return self._has_arrived(progress)
 
     # ── words ────────────────────────────────────────────────────────────────────────────────────
 

@@ -148,6 +148,8 @@ class Trainer:
             tilt, h = self.progress.tilt, self.progress.h
             assert h is not None
             self.meter = Meter.restored(saved, tilt, h, self._meter_noise())
+        if self.loop.discards_phase(self.progress):
+            self.replay = self.meter = self.progress.h = None
         self._emit("resumed", phase=self.progress.phase, tilt=self.progress.tilt)
 
     def _advance(self) -> None:

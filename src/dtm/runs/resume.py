@@ -9,7 +9,7 @@ from typing import Literal
 
 from dtm.config import RunConfig
 from dtm.config.adapt import AdaptConfig
-from dtm.config.serialise import CHANGEABLE, leaves, obstacles, read_mapping, to_yaml
+from dtm.config.serialise import CHANGEABLE, ENDS, leaves, obstacles, read_mapping, to_yaml
 from dtm.distributed import ALONE, Group
 from dtm.errors import CheckpointError, ConfigError, RewardError, StorageError, require
 from dtm.runs.bases import located
@@ -58,7 +58,7 @@ def _require_unedited(folder: RunFolder) -> None:
     changes = [
         f"{name}: {value!r} → {now.get(name)!r}"
         for name, value in before.items()
-        if name not in CHANGEABLE and now.get(name) != value
+        if name not in CHANGEABLE | ENDS and now.get(name) != value
     ]
     if changes:
         listed = "\n  ".join(changes)
@@ -70,7 +70,7 @@ def _require_unedited(folder: RunFolder) -> None:
 
 def require_same_config(folder: RunFolder, config: RunConfig) -> None:
     """Refuse to continue a run with another configuration."""
-    changes = list(obstacles(folder.read_config(), located(config)))
+    changes = list(obstacles(folder.read_config(), located(config), finished=folder.is_finished))
     if changes:
         listed = "\n  ".join(changes)
         raise ConfigError(

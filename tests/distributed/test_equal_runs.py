@@ -133,8 +133,11 @@ def test_in_row_order_gradients_and_runs_are_the_same_bit_for_bit(alone, found):
 def test_otherwise_gradients_and_runs_are_the_same_to_rounding(alone, found):
     for process in found:
         for name, expected in alone.items():
-            for one, other in zip(process[name]["summed"], expected["summed"], strict=True):
-                assert float((one - other).norm()) <= 1e-5 * float(other.norm()), name
+            # One row per pass: with shares, processes with fewer rows repeat one whose gradient must not count.
+            modes = ("summed", "ordered") if name.endswith("shares") else ("summed",)
+            for mode in modes:
+                for one, other in zip(process[name][mode], expected[mode], strict=True):
+                    assert float((one - other).norm()) <= 1e-5 * float(other.norm()), (name, mode)
             if "trained" in process[name]:
                 for one, other in zip(process[name]["trained"], expected["trained"], strict=True):
                     torch.testing.assert_close(one, other, atol=1e-5, rtol=0)

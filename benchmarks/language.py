@@ -7,7 +7,7 @@
 
 Every job is one process: it trains, measures the published test items, and writes DIR/rows/NAME-SEED.json.
 Jobs that have a row are not run again. After ``--minutes`` no job starts, and those that run end with the
-phases behind them, whose number their row tells. ``--smoke`` runs a tiny size of
+phases they have completed, whose number their row tells. ``--smoke`` runs a tiny size of
 everything on a CPU, with a source given by ``--source``. On test items a row stops at its end token.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import dtm
-from dtm import api
+from dtm import Run, api
 from dtm.config import EvaluationConfig, RunConfig
 from dtm.config.adapt import AdaptConfig
 from dtm.config.serialise import update
@@ -121,13 +122,17 @@ def job(options: argparse.Namespace) -> None:
     name, seed, out = options.name, options.seed, options.out
     config = job_config(name, seed, options)
     folder = out / "runs" / f"{name}-{seed}"
-    run = api.train(config, out=folder, resume="auto")
+    is_there = (folder / "config.yaml").is_file()
+    run = Run.open(folder) if is_there else None
+    if run is None or not run.is_finished:  # a finished run may have been given another end
+        run = api.train(config, out=folder, resume=is_there)
     if not run.is_finished:
         reached = run.events("phase")
         require(bool(reached), f"{name}-{seed} was stopped before its first phase ended")
         final = reached[-1]["tilt"] + reached[-1]["h"]
         config = replace(config, tilt=replace(config.tilt, final=final))
         run = api.train(config, out=folder, resume=True)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is trained is measured
     task = config.task.kind
     setting = EvaluationConfig(split="test", prompts=2 if options.smoke else 256, completions=1)
     model = run.model
@@ -179,16 +184,17 @@ def base_rows(options: argparse.Namespace) -> None:
     """Measure the bases on the test items: as tuned models are, and pass@k on Countdown at temperature 1."""
     for attention in options.attention:
         folder = options.out / attention
-        row: dict[str, Any] = {
-            task: on_test(str(folder / "model"), task, options) for task in options.only or TASKS
-        }
+        path = folder / "base.json"
+        row: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+        tasks = [task for task in TASKS if task in (options.only or TASKS)]
+        row |= {task: on_test(str(folder / "model"), task, options) for task in tasks}
         name = "block" if attention == "block" else "countdown"
         assembly = assemble(job_config(name, 0, options))
         setting = EvaluationConfig(split="test", prompts=256, completions=64, temperature=1.0)
         if options.smoke:
             setting = replace(setting, prompts=2, completions=2)
         row["sampled"] = dict(api.measure(assembly, assembly.base, setting).measures)
-        write_json(folder / "base.json", row)
+        write_json(path, row)
 
 
 def row_path(out: Path, name: str, seed: int) -> Path:
@@ -248,9 +254,11 @@ def main() -> None:
     parser.add_argument("--source", default="smollm2", help="what is adapted")
     parser.add_argument("--attention", nargs="+", default=["full"], choices=["full", "block"])
     parser.add_argument("--jobs", type=int, default=3, help="jobs side by side")
-    parser.add_argument("--minutes", type=float, default=20.0, help="start no job after this")
+    parser.add_argument("--minutes", type=float, default=20.0, help="then no job starts or trains on")
     parser.add_argument(
-        "--only", type=lambda text: text.split(","), help="names of jobs, with commas between"
+        "--only",
+        type=lambda text: text.split(","),
+        help="jobs (of base: tasks), with commas between",
     )
     parser.add_argument("--name", choices=JOBS, help="of one job")
     parser.add_argument("--seed", type=int, help="of one job")

@@ -133,7 +133,7 @@ def test_in_row_order_gradients_and_runs_are_the_same_bit_for_bit(alone, found):
 def test_otherwise_gradients_and_runs_are_the_same_to_rounding(alone, found):
     for process in found:
         for name, expected in alone.items():
-            # One row per pass: with shares, processes with fewer rows repeat one whose gradient must not count.
+            # One row per pass: with shares, processes with fewer rows repeat one that must not count.
             modes = ("summed", "ordered") if name.endswith("shares") else ("summed",)
             for mode in modes:
                 for one, other in zip(process[name][mode], expected[mode], strict=True):

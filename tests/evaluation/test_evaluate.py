@@ -10,9 +10,11 @@ import torch
 
 from dtm import api
 from dtm.config import EvaluationConfig
+from dtm.evaluation.evaluate import before_repeats
 from dtm.evaluation.length import effective_lengths
 from dtm.loop.assemble import assemble
 from dtm.random import stream
+from dtm.records import Prompts
 
 
 def test_the_measures_are_those_of_the_samples(finished):
@@ -26,6 +28,18 @@ def test_the_measures_are_those_of_the_samples(finished):
     flawless = [task.flaw(p, c) is None for p, c in zip(result.prompts, result.completions, strict=True)]
     assert result.measures["valid"] == pytest.approx(sum(flawless) / 12)
     assert result.best == pytest.approx(task.best(list(dict.fromkeys(result.prompts))))
+
+
+def test_equal_prompts_with_other_columns_are_no_repeats():
+    tokens = torch.zeros(6, 1, dtype=torch.long)
+    views, letters = ["Write a word."] * 6, list("abcaab")
+
+    def repeats(columns):
+        return before_repeats(Prompts(tokens, tokens == 0, views, columns))
+
+    assert repeats({}) == 1
+    assert repeats({"letter": letters}) == 3
+    assert repeats({"letter": letters, "number": [1, 1, 1, 1, 2, 1]}) == 5
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])

@@ -48,13 +48,13 @@ def test_a_source_without_a_usable_instruction_is_named(source, monkeypatch):
 
 def test_writing_instructions_can_be_stopped_at_any_token(source, monkeypatch):
     monkeypatch.setattr(instructions, "ASKED", 24)
-    calls = 0
+    passes = []
+    source.model.on_pass = lambda *_: passes.append(None)
 
     def stop() -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 20:
+        if len(passes) == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         write_instructions(source.model, Chat(source.tokenizer), 24, seed=0, batch=24, between=stop)
+    assert len(passes) == 5  # no pass is made after the one that was asked to be the last

@@ -158,51 +158,6 @@ def test_a_resume_with_another_configuration_is_refused_with_the_list(tiny, fini
     assert "tilt.step" not in str(caught.value)
 
 
-class StopAtStep:
-    """A callback that stops a run once, after so many steps."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def __call__(self, event):
-        if event.kind == "step" and event.step == self.step:
-            self.step = None
-            raise Interrupted
-
-
-def ending_at(config, final):
-    return replace(config, tilt=replace(config.tilt, final=final))
-
-
-def test_a_stopped_run_can_end_with_the_phases_behind_it(tiny, tmp_path):
-    """Its model is that of a run that was meant to end there."""
-    run = dtm.train(tiny, out=tmp_path / "run", callbacks=[StopAtStep(6)])  # in the second phase
-    assert not run.is_finished
-    run = dtm.train(ending_at(tiny, 1.0), out=run.path, resume=True)
-    assert run.is_finished
-    assert run.events("stopped")[-1]["tilt"] == 1.0
-    assert [row["tilt"] for row in run.events("evaluation")] == [0.0, 1.0]
-    short = dtm.train(ending_at(tiny, 1.0), out=tmp_path / "short")
-    for name, value in short.model.state_dict().items():
-        assert torch.equal(run.model.state_dict()[name], value), name
-    assert dtm.Run.open(run.path).config.tilt.final == 1.0
-
-
-def test_a_stopped_run_can_go_further_than_it_was_meant_to(tiny, finished, tmp_path):
-    short = ending_at(tiny, 1.0)
-    run = dtm.train(short, out=tmp_path / "run", callbacks=[StopAtStep(3)])
-    run = dtm.train(tiny, out=run.path, resume=True)
-    for name, value in finished.model.state_dict().items():
-        assert torch.equal(run.model.state_dict()[name], value), name
-
-
-def test_an_end_inside_the_phase_under_way_is_refused(tiny, tmp_path):
-    run = dtm.train(tiny, out=tmp_path / "run", callbacks=[StopAtStep(6)])
-    with pytest.raises(ConfigError, match=r"from 1 to 2, and cannot end at 1\.5 between the two"):
-        dtm.train(ending_at(tiny, 1.5), out=run.path, resume=True)
-    assert run.config.tilt.final == 2.0
-
-
 @pytest.fixture
 def stopped(tiny, tmp_path):
     """A run that was stopped at once, from a base of its own; and its configuration."""

@@ -60,7 +60,7 @@ def test_every_form_gives_the_same_rows(hub, tmp_path):
 
 def test_csv_of_other_programs_is_read(tmp_path):
     path = tmp_path / "rows.CSV"
-    path.write_bytes(b"\xef\xbb\xbfanswer,prompt\r\n1,a\r\n\r\n2,b\r\n3,c")
+    path.write_bytes(b"\xef\xbb\xbfanswer, prompt\r\n1,a\r\n\r\n2,b\r\n3,c")
     assert [(row.prompt, row.columns) for row in read_own(path)] == [
         ("a", {"answer": "1"}), ("b", {"answer": "2"}), ("c", {"answer": "3"})
     ]  # fmt: skip
@@ -76,6 +76,7 @@ def test_csv_of_other_programs_is_read(tmp_path):
         ),
         ("prompt,\na,1\n", "line 1: column 2 of the header has no name"),
         ("prompt,x,x\na,1,2\n", 'line 1: the header has the column "x" twice'),
+        ("prompt,x\n ,1\n", 'line 2, column "prompt": empty'),
         ("prompt,completions\na,1\n", "line 2: a reward is given completions already"),
         ("prompt,x\na,1\n\nb\n", "line 4: has 1 fields, and the header has 2 columns (prompt, x)"),
         ('prompt,x\n"a\nb",1\na,b,1\n', "line 4: has 3 fields"),
@@ -121,6 +122,8 @@ def test_a_data_set_of_the_hub_is_named_with_configuration_and_split(text, asked
 def test_flaws_of_a_data_set_are_named(hub, monkeypatch):
     with pytest.raises(DataError, match=r"task\.data: hub:/rows is not a data set.*Write hub:USER/NAME"):
         HubName.parse("hub:/rows")
+    with pytest.raises(DataError, match="is not a data set"):
+        HubName.parse("hub:https://some.where/rows")
     with pytest.raises(DataError, match=r"me/away could not be read from the hub: no route\. Without a netw"):
         read_own("hub:me/away")
     hub.rows = [{"question": "a", "answer": "1"}]

@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         "--until-end",
         action="store_true",
         default=None,
-        help="stop a row after the block with its end token: faster, the same text up to the end",
+        help="stop a row after the block with its end token: faster, but text after the end is not read",
     )
     published.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], help="default: cuda where there is one"

@@ -86,7 +86,7 @@ def export(arguments: list[str]) -> int:
     export_run(run, out, options.merged)
     print(f"model: {out}", flush=True)
     if options.push is not None:
-        print(f"hub:   {push_folder(out, options.push, f'dtm export of {run.recipe}', options.private)}")
         if (base := local_base(out)) is not None:
             print(f"note:  the adapter's base is {base}. Others need that model too: push it, or --merged")
+        print(f"hub:   {push_folder(out, options.push, f'dtm export of {run.recipe}', options.private)}")
     return 0

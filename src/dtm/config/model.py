@@ -93,7 +93,7 @@ class PretrainConfig:
     lr: float = 2e-3
     """Peak learning rate; warms up over the first 2 % of the steps, then falls as a cosine."""
     hold: float = 0.0
-    """Share of the steps after the warm-up that keep the peak learning rate before it falls."""
+    """Share of all steps, right after the warm-up, at the peak learning rate."""
     weight_decay: float = 0.01
     """Decoupled weight decay."""
     held_out: int = 1024
@@ -103,7 +103,7 @@ class PretrainConfig:
         require(self.steps >= 1, f"pretrain.steps must be at least 1, got {self.steps}")
         require(0 <= self.settle <= 1, f"pretrain.settle must lie in [0, 1], got {self.settle:g}")
         require(self.lr > 0, f"pretrain.lr must be positive, got {self.lr:g}")
-        require(0 <= self.hold < 1, f"pretrain.hold is a share in [0, 1), got {self.hold:g}")
+        require(0 <= self.hold <= 0.9, f"pretrain.hold is a share in [0, 0.9], got {self.hold:g}")
         require(
             self.weight_decay >= 0, f"pretrain.weight-decay must not be negative, got {self.weight_decay:g}"
         )

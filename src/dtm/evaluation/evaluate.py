@@ -42,12 +42,16 @@ def held_out(task: Task, config: EvaluationConfig) -> Prompts:
 
 
 def before_repeats(prompts: Prompts) -> int:
-    """Return how many prompts there are up to the last one that had not come before."""
+    """Return how many prompts there are up to the last one that had not come before.
+
+    Rows with equal prompts and other columns, which a reward may read, are not repeats.
+    """
+    rows = zip(prompts.views, *prompts.columns.values(), strict=True)
     seen: set[str] = set()
     last = 0
-    for number, view in enumerate(map(str, prompts.views), start=1):
-        if view not in seen:
-            seen.add(view)
+    for number, row in enumerate(map(str, rows), start=1):
+        if row not in seen:
+            seen.add(row)
             last = number
     return last
 

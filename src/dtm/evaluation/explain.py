@@ -30,6 +30,7 @@ WORDS = {
     ("decoding", "block"): "tokens of a block",
     ("decoding", "tokens_per_step"): "tokens revealed by a step",
     ("decoding", "order"): "which token is revealed next",
+    ("decoding", "until_end"): "rows stop at their end token",
     ("model", "config"): "another config.json",
     ("model", "layout"): "tensors of other names, shapes or types",
     ("model", "values"): "other weights",

@@ -46,7 +46,7 @@ class Examination:
     its numbers independent of the others."""
     until_end: bool = False
     """Stop a row after the block with its end token; the rest becomes end tokens. The text up to the end is
-    the same. The protocols decode on, which costs up to L / B times as much for short answers."""
+    the same. The protocols decode on and read what follows, at up to L / B times the cost."""
 
     def __post_init__(self) -> None:
         require(self.task in BENCHMARKS, f"no task {self.task!r}. {nearest(self.task, BENCHMARKS)}")

@@ -26,7 +26,8 @@ def place(asked: Examination, model: str, out: Path, exams: int = 1) -> Path:
         require(exams == 1, f"--json {out} is one file for {exams} lengths: name a folder")
         path = make_folder(out.parent) / out.name
     else:
-        part = "" if asked.limit is None else f"-first{asked.limit}"
+        part = "-until-end" if asked.until_end else ""
+        part += "" if asked.limit is None else f"-first{asked.limit}"
         path = make_folder(out) / f"{asked.task}-{asked.protocol}-{asked.length}{part}.json"
     if path.exists():
         other = read_result(path)["fingerprint"]["names"]["model"]
@@ -70,6 +71,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "task": asked.task,
         "protocol": asked.protocol,
         "length": asked.length,
+        **({"until_end": True} if asked.until_end else {}),
         "items": len(outcome.rows),
         "measures": outcome.measures,
         "minutes": round(outcome.seconds / 60, 2),

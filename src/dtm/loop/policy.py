@@ -148,17 +148,23 @@ class Loop(ABC):
         return progress.tilt >= self.final - 1e-9
 
     def discards_phase(self, progress: Progress) -> bool:
-        """Whether a resumed run ends with the phases behind it, because its end was moved to there.
+        """Whether a resumed run ends at the tilt it has reached, so that its unfinished phase is discarded.
 
-        An end inside the phase that was under way is refused: its weights e^{hr} are those of the whole h.
+        An end before that tilt is refused. So is one inside the unfinished phase, whose weights e^{hr} are
+        those of the whole h. Tilts are told with all digits: a rounded one would be refused again.
         """
+        reached, end = progress.tilt, self.final
+        require(
+            end >= reached - 1e-9,
+            f"the run has reached {reached!r}: it can end there or later, not at {end!r}",
+        )
         if progress.h is None:
             return False
-        end = progress.tilt + progress.h
+        towards = reached + progress.h
         require(
-            self._has_arrived(progress) or self.final >= end - 1e-9,
-            f"the run was stopped on its way from {progress.tilt:g} to {end:g}, and cannot end at "
-            f"{self.final:g} between the two: end it at {progress.tilt:g} or at {end:g}",
+            self._has_arrived(progress) or end >= towards - 1e-9,
+            f"the run was stopped on its way from {reached!r} to {towards!r}, and cannot end at {end!r} "
+            f"between the two: end it at {reached!r} or at {towards!r}",
         )
         return self._has_arrived(progress)
 

@@ -311,5 +311,5 @@ def cosine(step: int, steps: int, hold: float = 0.0) -> float:
     warmup = max(1, steps // 50)
     if step < warmup:
         return (step + 1) / warmup
-    begin = min(warmup + round(hold * steps), steps - 1)
+    begin = warmup + round(hold * steps)
     return 0.5 * (1 + math.cos(math.pi * max(0, step - begin) / max(1, steps - begin)))

@@ -75,6 +75,10 @@ class Progress:
         self.phase += 1
         self.h = None
 
+    def discard_phase(self) -> None:
+        """Stay at a: the phase under way did not happen."""
+        self.h, self.phase_step = None, 0
+
     def measured(self, row: dict[str, float], recent: int) -> None:
         """Add an evaluation; keep the base's, the ``recent`` latest ones, and the best of the others."""
         self.evaluations.append(row)

@@ -149,7 +149,10 @@ class Trainer:
             assert h is not None
             self.meter = Meter.restored(saved, tilt, h, self._meter_noise())
         if self.loop.discards_phase(self.progress):
-            self.replay = self.meter = self.progress.h = None
+            self.policy.revert()
+            self.optimizer.state.clear()
+            self.replay = self.meter = None
+            self.progress.discard_phase()
         self._emit("resumed", phase=self.progress.phase, tilt=self.progress.tilt)
 
     def _advance(self) -> None:

@@ -82,7 +82,8 @@ class JustGRPO(Method):
             flags = " ".join(f"--decoding.{name} {value:g}" for name, value in other.items())
             notice = (
                 f"{self.config.name} takes the likelihood of decoding left to right at temperature 1, and "
-                f"{found}: its gradient is not that of the reward. To draw rollouts so, add {flags}"
+                f"{found}: its gradient is not that of the reward. To draw rollouts so, add {flags} (a "
+                "block-causal model keeps its own block)"
             )
             warnings.warn(notice, DtmWarning, stacklevel=2)
 

@@ -200,7 +200,13 @@ class Policy:
 
     def promote(self) -> None:
         """End a phase: the successor becomes π_{a+h}, and all models start from it."""
-        weights = self.weights(self.successor)
+        self._start_from(self.weights(self.successor))
+
+    def revert(self) -> None:
+        """Undo a phase: all models start from π_a again."""
+        self._start_from(self.weights(self.teacher))
+
+    def _start_from(self, weights: Mapping[str, Tensor]) -> None:
         self.load_weights(self.student, weights)
         self.load_weights(self.teacher, weights)
         if self.average is not None:

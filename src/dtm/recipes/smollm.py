@@ -29,9 +29,9 @@ def _smollm(
     """The common settings: LoRA on all projections, blocks of 32, short phases with fresh prompts in each.
 
     The block cache is an approximation for full attention. It leaves the accuracy of the base as it is, which
-    two tokens per step do not. The meter does not end phases: on so few prompts its error is 0.1 to 0.2, as
-    large as what a phase of 30 steps gains. Micro-batches have about 16,000 tokens, which keeps a large GPU
-    busy and leaves room for other runs.
+    two tokens per step do not. The meter does not end phases: on so few prompts the error of the absorbed
+    share is 0.1 to 0.2, which does not tell 0.6 from 0.8. Micro-batches have about 16,000 tokens, which keeps
+    a large GPU busy and leaves room for other runs.
     """
     return RunConfig(
         recipe=f"smollm-{kind}",

@@ -172,7 +172,8 @@ def _result(result: Mapping[str, Any]) -> str:
         f"{name} {value:.1f}" if name == "length" else f"{name} {value:.1%}"
         for name, value in result["measures"].items()
     )
-    facts = (result["task"], result["protocol"], result["length"], result["items"], ", ".join(named))
+    length = f"{result['length']}, until the end" if result.get("until_end") else result["length"]
+    facts = (result["task"], result["protocol"], length, result["items"], ", ".join(named))
     return f"| {' | '.join(map(str, facts))} |"
 
 

@@ -99,6 +99,11 @@ class RunFolder:
         return self.path / "config.yaml"
 
     @property
+    def environment(self) -> Path:
+        """How it was started (see `started`)."""
+        return self.path / ENVIRONMENT
+
+    @property
     def metrics(self) -> Path:
         """Every event of the run."""
         return self.path / "metrics.jsonl"
@@ -146,8 +151,7 @@ class RunFolder:
     @property
     def started(self) -> dict[str, Any]:
         """How it was started: command, versions, machine and configuration; empty if the file is gone."""
-        path = self.path / ENVIRONMENT
-        return read_object(path) if path.exists() else {}
+        return read_object(self.environment) if self.environment.exists() else {}
 
     @property
     def kind(self) -> str:

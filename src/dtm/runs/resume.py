@@ -16,8 +16,10 @@ from dtm.runs.bases import located
 from dtm.runs.checkpoint import has_checkpoint
 from dtm.runs.folder import RunFolder, make_folder, new_path, require_new
 from dtm.runs.lock import locked
-from dtm.writing import write_text
+from dtm.writing import write_json, write_text
 
+MOVED = "moved"
+"""In environment.json: the end that a run was given after its start."""
 Resume = bool | Literal["auto"]
 """Whether to continue a run; auto: if there is one, else start."""
 
@@ -54,11 +56,12 @@ def _is_there(recipe: str, kind: str, out: str | Path | None) -> bool:
 
 def _require_unedited(folder: RunFolder) -> None:
     """Refuse a config.yaml that was edited since the run started, where that would change the run."""
-    before, now = folder.started.get("config", {}), leaves(read_mapping(folder.config))
+    started, now = folder.started, leaves(read_mapping(folder.config))
+    before = {**started.get("config", {}), **started.get(MOVED, {})}
     changes = [
         f"{name}: {value!r} → {now.get(name)!r}"
         for name, value in before.items()
-        if name not in CHANGEABLE | ENDS and now.get(name) != value
+        if name not in CHANGEABLE and now.get(name) != value
     ]
     if changes:
         listed = "\n  ".join(changes)
@@ -110,8 +113,15 @@ def _held(
 
 def note_changes(folder: RunFolder, config: RunConfig) -> None:
     """Write down the settings that a run continues with, where these may change."""
-    if config != folder.read_config():
-        write_text(folder.config, to_yaml(config))
+    saved = folder.read_config()
+    if config == saved:
+        return
+    before, now = leaves(saved), leaves(config)
+    moved = {name: now[name] for name in ENDS if before[name] != now[name]}
+    if moved:
+        started = folder.started
+        write_json(folder.environment, started | {MOVED: started.get(MOVED, {}) | moved})
+    write_text(folder.config, to_yaml(config))
 
 
 @contextmanager

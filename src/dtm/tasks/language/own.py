@@ -28,7 +28,7 @@ HUB = "hub:"
 """Prefix of a data set of the hub."""
 Source = str | Path | Iterable[Mapping[str, Any]]
 """A file, a data set of the hub, or rows in memory."""
-_DATA_SET = re.compile(r"([\w.-]+(?:/[\w.-]+)?)(?:/([\w. -]+))?(?::(.+))?")
+_DATA_SET = re.compile(r"([\w.-]+(?:/[\w.-]+)?)(?:/([\w. -]+))?(?::([\w.\[\]:%+-]+))?")
 
 
 def read_own(source: Source) -> list[Row]:
@@ -123,11 +123,13 @@ def _csv_rows(path: Path) -> Iterator[Placed]:
                 DataError,
             )
             row = dict(zip(header, fields, strict=True))
-            require(row["prompt"] != "", f'{where}, column "prompt": empty', DataError)
+            require(row["prompt"].strip() != "", f'{where}, column "prompt": empty', DataError)
             yield where, row
 
 
-def _header(names: Sequence[str], where: str) -> list[str]:
+def _header(fields: Sequence[str], where: str) -> list[str]:
+    """The names of the columns, without the spaces around them."""
+    names = [field.strip() for field in fields]
     listed = ", ".join(names)
     for place, name in enumerate(names, start=1):
         require(name != "", f"{where}: column {place} of the header has no name ({listed})", DataError)
@@ -138,7 +140,7 @@ def _header(names: Sequence[str], where: str) -> list[str]:
         "with commas between them",
         DataError,
     )
-    return list(names)
+    return names
 
 
 def _csv_lines(reader: Any, path: Path) -> Iterator[tuple[int, list[str]]]:

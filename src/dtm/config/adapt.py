@@ -39,7 +39,7 @@ class CorpusConfig:
     """General instructions that the source writes before training."""
     workers: int = 4
     """Processes that make batches ahead of the training; 0: the training makes them itself."""
-    skilled: float = 0.75
+    skilled: float = 0.85
     """Share of the training in which all answers are right, so that the model learns the tasks."""
     right: float = 0.2
     """Share of right answers to tasks in the rest of the training. Below 1 the model knows the tasks but
@@ -75,7 +75,9 @@ SHARES = ("countdown", "arithmetic", "sudoku", "sudoku_lines", "gsm8k", "own", "
 
 
 def _training() -> PretrainConfig:
-    return PretrainConfig(steps=1100, batch=384, settle=0.3, after_end=False, lr=6e-4, held_out=256)
+    return PretrainConfig(
+        steps=1300, batch=384, settle=0.3, after_end=False, lr=6e-4, hold=0.35, held_out=256
+    )
 
 
 def run_name(source: str) -> str:

@@ -211,11 +211,11 @@ class Pretrainer:
         )
 
     def _bounds(self) -> dict[str, float]:
-        """The bound on all held-out examples, with the last steps' masks too, and on each part of several."""
+        """The bound on all held-out examples, on each part of several, and at the end with the last masks."""
         held_out = self.corpus.held_out
         parts = {name: self._bound(examples, self._usual) for name, (_, examples) in held_out.items()}
         found = {"held_out": sum(share * parts[name] for name, (share, _) in held_out.items())}
-        if self.settings.settle:
+        if self.settings.settle and self.masking is self._late:
             found["held_out_in_blocks"] = self.bound(self._late)
         return found | (
             {f"held_out_{name}": value for name, value in parts.items()} if len(parts) > 1 else {}

@@ -40,7 +40,7 @@ def _smollm(
         model=ModelConfig(base="smollm2"),
         adapter=AdapterConfig(rank=64, alpha=64.0),
         decoding=DecodingConfig(
-            order="max-probability", block=32, cache="block", certainty=0.99, until_end=True, batch=1024
+            order="max-probability", block=32, cache="block", certainty=0.99, until_end=True, batch=512
         ),
         audit=AuditConfig(share=0.01),
         method=configure_method("c-dtm", control_variate="one", after_end=False),
@@ -68,7 +68,7 @@ def smollm_sudoku() -> RunConfig:
     config = _smollm(
         "sudoku",
         64,
-        TiltConfig(step=3.0, final=12.0, max_steps=30, absorbed="never"),
+        TiltConfig(step=3.0, final=15.0, max_steps=30, absorbed="never"),
         ReplayConfig(prompts=192, completions=8, refresh_every=15, refresh_fraction=0.5, priority=0.9),
         64,
         16,
@@ -76,25 +76,25 @@ def smollm_sudoku() -> RunConfig:
     return replace(
         config,
         task=replace(config.task, prompt_length=1500),  # type: ignore[call-arg]
-        decoding=replace(config.decoding, batch=512),
+        decoding=replace(config.decoding, batch=256),
     )
 
 
 def smollm_gsm8k() -> RunConfig:
-    """SmolLM2-135M on GSM8K: h = 2, 30 steps of 192 per phase, eight completions of 384 questions.
+    """SmolLM2-135M on GSM8K: h = 2, 30 steps of 192 per phase, eight completions of 320 questions.
 
     In long texts one other token changes all that follow, so the audit compares rewards alone.
     """
     config = _smollm(
         "gsm8k",
         256,
-        TiltConfig(step=2.0, final=6.0, max_steps=30, absorbed="never"),
-        ReplayConfig(prompts=384, completions=8, refresh_every=15, refresh_fraction=0.5, priority=0.9),
+        TiltConfig(step=2.0, final=4.0, max_steps=30, absorbed="never"),
+        ReplayConfig(prompts=320, completions=8, refresh_every=30, priority=0.9),
         192,
         32,
     )
     return replace(
         config,
-        decoding=replace(config.decoding, batch=512),
+        decoding=replace(config.decoding, batch=256),
         audit=AuditConfig(share=0.01, agreement=0.0, shift=0.1),
     )

@@ -6,7 +6,8 @@
     python benchmarks/language.py table --out DIR                     # writes results/language/summary.json
 
 Every job is one process: it trains, measures the published test items, and writes DIR/rows/NAME-SEED.json.
-Jobs that have a row are not run again. After ``--minutes`` no job starts, and those that run end with the
+Jobs that have a row are not run again. A job that fails, for example because too many share the memory,
+starts once more after the others. After ``--minutes`` no job starts, and those that run end with the
 phases they have completed, whose number their row tells. ``--smoke`` runs a tiny size of
 everything on a CPU, with a source given by ``--source``. On test items a row stops at its end token.
 """
@@ -58,6 +59,8 @@ JOBS: dict[str, tuple[str, Changes]] = {
     "rft": ("smollm-countdown", REJECTION),
     "block": ("smollm-countdown", {"model": {"base": "block"}, "decoding": {"cache": "prefix"}}),
     "full-weights": ("smollm-countdown", {"adapter": {"rank": None}, "optimizer": {"lr": 2e-4}}),
+    "two-tokens": ("smollm-countdown", {"decoding": {"tokens_per_step": 2, "certainty": None}}),
+    "long-phases": ("smollm-countdown", {"tilt": {"max_steps": 90, "final": 9.0}}),
     "h-1.5": ("smollm-countdown", {"tilt": {"step": 1.5}}),
     "h-6": ("smollm-countdown", {"tilt": {"step": 6.0}}),
     "c-zero": ("smollm-countdown", {"method": {"control_variate": "zero"}}),
@@ -95,11 +98,16 @@ def tune(options: argparse.Namespace) -> None:
     rows.mkdir(parents=True, exist_ok=True)
     jobs = [(name, seed) for seed in SEEDS for name in names]
     waiting = [job for job in jobs if not row_path(options.out, *job).is_file()]
-    running: dict[subprocess.Popen[bytes], str] = {}
+    running: dict[subprocess.Popen[bytes], tuple[str, int]] = {}
+    failed: set[tuple[str, int]] = set()
     end, told = time.monotonic() + 60 * options.minutes, False
     while running or (waiting and time.monotonic() < end):
         for process in [process for process in running if process.poll() is not None]:
-            print(f"{running.pop(process)}: exit {process.returncode}", flush=True)
+            ended = running.pop(process)
+            print(f"{ended[0]}-{ended[1]}: exit {process.returncode}", flush=True)
+            if process.returncode and ended not in failed:
+                failed.add(ended)
+                waiting.append(ended)
         if time.monotonic() >= end and not told:
             told = True
             for process in running:
@@ -107,11 +115,11 @@ def tune(options: argparse.Namespace) -> None:
         while not told and waiting and len(running) < options.jobs:
             name, seed = waiting.pop(0)
             asked = [*sys.argv[2:], "--name", name, "--seed", str(seed)]
-            with (rows / f"{name}-{seed}.log").open("wb") as log:
+            with (rows / f"{name}-{seed}.log").open("ab") as log:
                 process = subprocess.Popen(
                     [sys.executable, __file__, "job", *asked], stdout=log, stderr=subprocess.STDOUT
                 )
-            running[process] = f"{name}-{seed}"
+            running[process] = name, seed
         time.sleep(0.5)
     if waiting:
         print(f"not run: {', '.join(f'{name}-{seed}' for name, seed in waiting)}")
@@ -207,14 +215,17 @@ def table(options: argparse.Namespace) -> None:
     rows = [json.loads(path.read_text()) for path in sorted((options.out / "rows").glob("*.json"))]
     adapted = json.loads((options.out / "full" / "summary.json").read_text())
     base = json.loads((options.out / "full" / "base.json").read_text())
-    found = sorted({row["commit"] for row in rows})
+    runs = {path.name: dtm.Run(RunFolder(path)) for path in sorted((options.out / "runs").iterdir())}
+    measured = {f"{row['name']}-{row['seed']}" for row in rows}
+    unmeasured = {name: curve(run) for name, run in runs.items() if name not in measured}
+    commit = options.commit or commits(runs.values())
     summary: dict[str, Any] = {
         "adapt_minutes": spread([adapted["minutes"]]),
         "adapt_tokens_per_s": spread([adapted["tokens_per_second"]]),
         "seeds": sorted({row["seed"] for row in rows}),
-        "commit": ", ".join(found),
+        "commit": commit,
         "command": called(),
-        "machine": machine([dtm.Run(RunFolder(path)) for path in sorted((options.out / "runs").iterdir())]),
+        "machine": machine(runs.values()),
     }
     for task in TASKS:
         own = [row for row in rows if row["name"] == task]
@@ -222,11 +233,15 @@ def table(options: argparse.Namespace) -> None:
         if own:
             summary[f"{task}_{measure}"] = spread([headline(row["test"]) for row in own])
             summary[f"{task}_minutes"] = spread([row["minutes"] for row in own])
+            summary[f"{task}_seeds"] = sorted(row["seed"] for row in own)
         if task in base:
             summary[f"{task}_base"] = spread([headline(base[task])])
     RESULTS.mkdir(parents=True, exist_ok=True)
     write_json(RESULTS / "summary.json", summary)
-    write_json(RESULTS / "rows.json", {"adapted": adapted, "base": base, "rows": rows})
+    for row in rows:
+        row["commit"] = commit
+    found = {"adapted": adapted, "base": base, "rows": rows, "unmeasured": unmeasured}
+    write_json(RESULTS / "rows.json", found)
     publish("language", RESULTS / "summary.json", [RESULTS / "summary.json", RESULTS / "rows.json"])
 
 
@@ -262,6 +277,7 @@ def main() -> None:
     )
     parser.add_argument("--name", choices=JOBS, help="of one job")
     parser.add_argument("--seed", type=int, help="of one job")
+    parser.add_argument("--commit", help="of table: the commit of a tree that was copied without its history")
     parser.add_argument("--smoke", action="store_true", help="a tiny size of everything, for a CPU")
     options = parser.parse_args()
     STAGES[options.stage](options)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pages_language
 import pages_study
 from dtm.writing import write_text
 
@@ -301,6 +302,10 @@ TABLES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     ),
     "study-rates": (("compare/countdown-tokens.json",), _study(pages_study.rates)),
     "study-seconds": (("compare/sudoku-seconds.json",), _study(pages_study.seconds)),
+    **{
+        f"language-{part.__name__}": (("language/rows.json",), _study(part))
+        for part in (pages_language.tested, pages_language.phases, pages_language.base, pages_language.cost)
+    },
 }
 """Blocks by name: files in the folder of results, and the function that writes the block from them."""
-PAGES = ("README.md", "docs/results.md", "docs/reliability.md", "docs/llada-24gb.md", "docs/study.md")
+PAGES = ("README.md", *(f"docs/{name}.md" for name in ("results", "reliability", "llada-24gb", "study", "language")))

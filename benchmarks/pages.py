@@ -308,4 +308,11 @@ TABLES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     },
 }
 """Blocks by name: files in the folder of results, and the function that writes the block from them."""
-PAGES = ("README.md", *(f"docs/{name}.md" for name in ("results", "reliability", "llada-24gb", "study", "language")))
+PAGES = (
+    "README.md",
+    "docs/results.md",
+    "docs/reliability.md",
+    "docs/llada-24gb.md",
+    "docs/study.md",
+    "docs/language.md",
+)

@@ -83,7 +83,8 @@ def smollm_sudoku() -> RunConfig:
 def smollm_gsm8k() -> RunConfig:
     """SmolLM2-135M on GSM8K: h = 0.75, 30 steps of 192 per phase, eight completions of 320 questions.
 
-    Rewards reach from −0.5 to 2.5 and few answers are right: at h = 2 the ESS was 0.07. In long texts one other token changes all that follow, so the audit compares rewards alone.
+    Rewards reach from −0.5 to 2.5 and few answers are right: at h = 2 the ESS was 0.07. In long texts one
+    other token changes all that follow, so the audit compares rewards alone.
     """
     config = _smollm(
         "gsm8k",

@@ -28,8 +28,8 @@ from typing import Any
 
 import dtm
 from dtm import Run, api
-from dtm.config import EvaluationConfig, RunConfig
-from dtm.config.adapt import AdaptConfig
+from dtm.config import EvaluationConfig, PretrainConfig, RunConfig
+from dtm.config.adapt import SHARES, AdaptConfig, CorpusConfig
 from dtm.config.serialise import update
 from dtm.errors import require
 from dtm.evaluation.protocol import Examination, examine
@@ -60,7 +60,7 @@ JOBS: dict[str, tuple[str, Changes]] = {
     "block": ("smollm-countdown", {"model": {"base": "block"}, "decoding": {"cache": "prefix"}}),
     "full-weights": ("smollm-countdown", {"adapter": {"rank": None}, "optimizer": {"lr": 2e-4}}),
     "two-tokens": ("smollm-countdown", {"decoding": {"tokens_per_step": 2, "certainty": None}}),
-    "long-phases": ("smollm-countdown", {"tilt": {"max_steps": 90, "final": 9.0}}),
+    "long-phases": ("smollm-countdown", {"tilt": {"max_steps": 60}}),
     "h-1.5": ("smollm-countdown", {"tilt": {"step": 1.5}}),
     "h-6": ("smollm-countdown", {"tilt": {"step": 6.0}}),
     "c-zero": ("smollm-countdown", {"method": {"control_variate": "zero"}}),
@@ -68,6 +68,10 @@ JOBS: dict[str, tuple[str, Changes]] = {
     "any-order": ("smollm-countdown", {"method": {"block": "any-order", "after_end": True}}),
 }
 """Name → recipe and changed fields. Comparisons with other methods are `dtm compare`'s."""
+SUPERVISED = "supervised"
+"""A job that is no recipe: the base trained on right answers to Countdown alone."""
+SUPERVISED_STEPS = 600
+"""Steps of 256 rows of 256 tokens: 39 million tokens, those of a run of `countdown`."""
 SMOKE: Changes = {
     "replay": {"prompts": 4, "completions": 2},
     "optimizer": {"batch": 4},
@@ -128,6 +132,9 @@ def tune(options: argparse.Namespace) -> None:
 def job(options: argparse.Namespace) -> None:
     """Train one setting with one seed and measure it."""
     name, seed, out = options.name, options.seed, options.out
+    if name == SUPERVISED:
+        supervised(options)
+        return
     config = job_config(name, seed, options)
     folder = out / "runs" / f"{name}-{seed}"
     is_there = (folder / "config.yaml").is_file()
@@ -158,6 +165,31 @@ def job(options: argparse.Namespace) -> None:
         "commit": commits([run]),
     }
     write_json(row_path(out, name, seed), row)
+
+
+def supervised(options: argparse.Namespace) -> None:
+    """Train the base on right answers to Countdown, and measure it: what a corpus of solutions would give."""
+    shares = {share: float(share == "countdown") for share in SHARES}
+    corpus = CorpusConfig(**shares, data_dir=str(options.data_dir), right=1.0)  # type: ignore[arg-type]
+    steps = 2 if options.smoke else SUPERVISED_STEPS
+    config = AdaptConfig(
+        source=str(options.out / "full" / "model"),
+        seed=options.seed,
+        measured=0,
+        corpus=replace(corpus, workers=0, lengths=(1024, 2048, 4096)) if options.smoke else corpus,
+        pretrain=PretrainConfig(
+            steps=steps, batch=4 if options.smoke else 256, settle=1.0, after_end=False, lr=1e-4, held_out=64
+        ),
+    )
+    folder = adapt(config, out=options.out / "runs" / f"{SUPERVISED}-{options.seed}")
+    require(folder.is_finished, "was stopped before its end")
+    row = {
+        "name": SUPERVISED,
+        "seed": options.seed,
+        "minutes": json.loads(folder.summary.read_text())["minutes"],
+        "test": on_test(str(folder.model), "countdown", options),
+    }
+    write_json(row_path(options.out, SUPERVISED, options.seed), row)
 
 
 def job_config(name: str, seed: int, options: argparse.Namespace) -> RunConfig:
@@ -215,12 +247,13 @@ def table(options: argparse.Namespace) -> None:
     rows = [json.loads(path.read_text()) for path in sorted((options.out / "rows").glob("*.json"))]
     adapted = json.loads((options.out / "full" / "summary.json").read_text())
     base = json.loads((options.out / "full" / "base.json").read_text())
-    runs = {path.name: dtm.Run(RunFolder(path)) for path in sorted((options.out / "runs").iterdir())}
+    folders = sorted((options.out / "runs").iterdir())
+    runs = {path.name: dtm.Run(RunFolder(path)) for path in folders if SUPERVISED not in path.name}
     measured = {f"{row['name']}-{row['seed']}" for row in rows}
     unmeasured = {name: curve(run) for name, run in runs.items() if name not in measured}
     commit = options.commit or commits(runs.values())
     summary: dict[str, Any] = {
-        "adapt_minutes": spread([adapted["minutes"]]),
+        "adapt_minutes": spread([adapted["preparation_minutes"] + adapted["minutes"]]),
         "adapt_tokens_per_s": spread([adapted["tokens_per_second"]]),
         "seeds": sorted({row["seed"] for row in rows}),
         "commit": commit,
@@ -275,7 +308,7 @@ def main() -> None:
         type=lambda text: text.split(","),
         help="jobs (of base: tasks), with commas between",
     )
-    parser.add_argument("--name", choices=JOBS, help="of one job")
+    parser.add_argument("--name", choices=[*JOBS, SUPERVISED], help="of one job")
     parser.add_argument("--seed", type=int, help="of one job")
     parser.add_argument("--commit", help="of table: the commit of a tree that was copied without its history")
     parser.add_argument("--smoke", action="store_true", help="a tiny size of everything, for a CPU")

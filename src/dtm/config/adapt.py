@@ -17,15 +17,15 @@ class CorpusConfig:
 
     general: float = 0.3
     """Share of general instructions, which the source model writes and answers itself."""
-    countdown: float = 0.2
+    countdown: float = 0.18
     """Share of Countdown items in the benchmark's words."""
-    arithmetic: float = 0.25
+    arithmetic: float = 0.24
     """Share of rows with many short lines of arithmetic."""
     sudoku: float = 0.02
     """Share of 4x4 Sudoku puzzles in the benchmark's words."""
-    sudoku_lines: float = 0.1
+    sudoku_lines: float = 0.08
     """Share of rows with many short lines of Sudoku puzzles."""
-    gsm8k: float = 0.13
+    gsm8k: float = 0.18
     """Share of GSM8K's training questions; they need corpus.data-dir."""
     own: float = 0.0
     """Share of your own rows; they need corpus.data."""
@@ -76,7 +76,7 @@ SHARES = ("countdown", "arithmetic", "sudoku", "sudoku_lines", "gsm8k", "own", "
 
 def _training() -> PretrainConfig:
     return PretrainConfig(
-        steps=1300, batch=384, settle=0.3, after_end=False, lr=6e-4, hold=0.35, held_out=256
+        steps=1250, batch=384, settle=0.3, after_end=False, lr=6e-4, hold=0.35, held_out=256
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def adapt(
 
     On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
     """
+    begin = time.perf_counter()
     config = AdaptConfig(source=config, recipe=run_name(config)) if isinstance(config, str) else config
     found = find_run(config.recipe, "adapt", out, resume)
     if found is not None:
@@ -86,6 +88,7 @@ def adapt(
                     between=interrupts.check,
                     group=group,
                 )
+                prepared = (time.perf_counter() - begin) / 60
                 if has_checkpoint(folder.checkpoints):
                     adapter.resume(folder.checkpoints)
                 bound = adapter.run()
@@ -93,12 +96,12 @@ def adapt(
                 group.together(interrupts.check)
             except Interrupted:
                 return folder
-        _finish(config, source, adapter, bound, folder)
+        _finish(config, source, adapter, {"held_out_bound": bound, "preparation_minutes": prepared}, folder)
     return folder
 
 
 def _finish(
-    config: AdaptConfig, source: Source, adapter: Pretrainer, bound: float, folder: RunFolder
+    config: AdaptConfig, source: Source, adapter: Pretrainer, found: dict[str, float], folder: RunFolder
 ) -> None:
     """Write the model, its origin and its measures."""
     adapter.group.by_first(lambda: _write_model(source, adapter.model, folder, adapter.placement.dtype))
@@ -108,7 +111,7 @@ def _finish(
         "tokens": adapter.tokens,
         "tokens_per_second": adapter.tokens / adapter.seconds,
     }
-    summary = {"held_out_bound": bound, **spent, **measures}
+    summary = {**found, **spent, **measures}
     adapter.group.by_first(lambda: write_json(folder.summary, summary))
 
 

@@ -34,7 +34,7 @@ from dtm.tasks.base import Task
 
 REPORT_EVERY = 100
 """Steps between held-out bounds."""
-SAVE_EVERY = 120.0
+SAVE_EVERY = 300.0
 """Seconds between checkpoints where the configuration does not say."""
 AHEAD = 16
 """Batches of examples drawn together: on a GPU a draw costs the same for many rows as for few."""

@@ -52,24 +52,28 @@ def _smollm(
 
 
 def smollm_countdown() -> RunConfig:
-    """SmolLM2-135M on Countdown: h = 3, 30 steps of 256 per phase, eight completions of 512 prompts."""
+    """SmolLM2-135M on Countdown: h = 3, 20 steps of 256 per phase, eight completions of 1,024 prompts.
+
+    Late in a run most prompts are always right or always wrong, and few rollouts carry a signal. Many
+    prompts and few steps keep a step from seeing the same ones again.
+    """
     return _smollm(
         "countdown",
         64,
-        TiltConfig(step=3.0, final=18.0, max_steps=30, absorbed="never"),
-        ReplayConfig(prompts=512, completions=8, refresh_every=15, refresh_fraction=0.5, priority=0.9),
+        TiltConfig(step=3.0, final=18.0, max_steps=20, absorbed="never"),
+        ReplayConfig(prompts=1024, completions=8, refresh_every=20, priority=0.9),
         256,
         64,
     )
 
 
 def smollm_sudoku() -> RunConfig:
-    """SmolLM2-135M on 4×4 Sudoku: h = 3, 30 steps of 64 per phase, eight completions of 192 puzzles."""
+    """SmolLM2-135M on 4×4 Sudoku: h = 5, 30 steps of 64 per phase, eight completions of 256 puzzles."""
     config = _smollm(
         "sudoku",
         64,
-        TiltConfig(step=3.0, final=15.0, max_steps=30, absorbed="never"),
-        ReplayConfig(prompts=192, completions=8, refresh_every=15, refresh_fraction=0.5, priority=0.9),
+        TiltConfig(step=5.0, final=20.0, max_steps=30, absorbed="never"),
+        ReplayConfig(prompts=256, completions=8, refresh_every=30, priority=0.9),
         64,
         16,
     )
@@ -81,7 +85,7 @@ def smollm_sudoku() -> RunConfig:
 
 
 def smollm_gsm8k() -> RunConfig:
-    """SmolLM2-135M on GSM8K: h = 0.75, 30 steps of 192 per phase, eight completions of 320 questions.
+    """SmolLM2-135M on GSM8K: h = 1.5, 20 steps of 192 per phase, eight completions of 512 questions.
 
     Rewards reach from −0.5 to 2.5 and few answers are right: at h = 2 the ESS was 0.07. In long texts one
     other token changes all that follow, so the audit compares rewards alone.
@@ -89,8 +93,8 @@ def smollm_gsm8k() -> RunConfig:
     config = _smollm(
         "gsm8k",
         256,
-        TiltConfig(step=0.75, final=3.0, max_steps=30, absorbed="never"),
-        ReplayConfig(prompts=320, completions=8, refresh_every=30, priority=0.9),
+        TiltConfig(step=1.5, final=4.5, max_steps=20, absorbed="never"),
+        ReplayConfig(prompts=512, completions=8, refresh_every=20, priority=0.9),
         192,
         32,
     )

@@ -9,12 +9,14 @@ import pytest
 
 from dtm.tasks.arithmetic import evaluate
 from dtm.tasks.corpus import countdown as corpus_countdown
+from dtm.tasks.corpus import expressions
 from dtm.tasks.corpus import sudoku as corpus_sudoku
 from dtm.tasks.corpus.countdown import Arithmetic, Countdown
-from dtm.tasks.corpus.gsm8k import Gsm8k, Solved
+from dtm.tasks.corpus.gsm8k import MARK, Gsm8k, Solved, renumbered
 from dtm.tasks.corpus.part import Example, Part, answer_block, pieces
 from dtm.tasks.corpus.sudoku import SYMBOLS, Sudoku, SudokuLines
 from dtm.tasks.countdown.items import CountdownItem
+from dtm.tasks.countdown.solve import needs
 from dtm.tasks.gsm8k.items import Gsm8kItem
 from dtm.tasks.sudoku.exemplars import EXEMPLARS
 from dtm.tasks.sudoku.generate import split_solutions
@@ -49,8 +51,36 @@ def test_right_answers_to_countdown_reach_the_target_with_the_numbers_given():
         item, text = item_of(row), inside(row)
         assert evaluate(text) == item.target
         assert used(text) == sorted(item.numbers)
-        assert all(1 <= number <= 99 for number in item.numbers)
-        assert 10 <= item.target <= 100
+        assert all(1 <= number <= 100 for number in item.numbers)
+        assert 1 <= item.target <= 100
+
+
+def test_a_quarter_of_the_items_needs_a_product_or_a_quotient():
+    needed = [needs(item_of(row)) for row in rows(Countdown(()), 400)]
+    assert 70 < needed.count("multiply") < 130
+    assert needed.count("multiply") + needed.count("add") == 400
+
+
+def test_the_same_item_always_has_the_same_solution():
+    solutions = {}
+    for row in rows(Arithmetic(()), 800):
+        for numbers, target, text in re.findall(r"\[(.*)\] (\d+): (.*)", row.answer):
+            assert solutions.setdefault((numbers, target), text) == text
+
+
+def test_every_item_that_needs_a_product_is_in_the_table_once():
+    table = [tuple(row) for row in expressions.products().tolist()]
+    keys = {(tuple(sorted(row[1:4])), row[4]) for row in table}
+    assert len(keys) == len(table)
+    random = Random(0)
+    for shape, *operands, target in random.sample(table, 300):
+        item = CountdownItem(tuple(operands), target)
+        assert needs(item) == "multiply"
+        text = expressions.product_text(list(expressions.SHAPES)[shape], operands, item.numbers)
+        assert evaluate(text) == target
+    for _ in range(3000):
+        item = CountdownItem(tuple(random.randint(1, 100) for _ in range(3)), random.randint(1, 100))
+        assert (needs(item) == "multiply") == (item.key in keys)
 
 
 def test_careless_answers_to_countdown_use_the_numbers_and_never_reach_the_target():
@@ -165,6 +195,40 @@ def test_solutions_lose_the_calculator_marks_and_the_line_of_the_answer():
     assert row.answer.endswith("<answer>\n\\boxed{1200}\n</answer>")
     assert "<<" not in row.answer
     assert "####" not in row.answer
+
+
+CLIPS = Solved.of(
+    Gsm8kItem("Ann sold 48 clips in April and half as many in May. How many in all?", "72"),
+    "In May 48/2 = <<48/2=24>>24 clips.\nIn all 48+24 = <<48+24=72>>72 clips.\n#### 72",
+)
+
+
+def test_a_question_is_asked_again_with_other_numbers():
+    random, seen = Random(0), set()
+    for _ in range(40):
+        made = renumbered(CLIPS, random)
+        (sold,) = map(int, re.findall(r"\d+", made.item.question))
+        seen.add(sold)
+        assert sold % 2 == 0
+        assert made.item.answer == str(sold + sold // 2)
+        assert made.solution.count("<<") == 2
+        assert all(evaluate(text) == int(told) for text, told in MARK.findall(made.solution))
+        assert f"{sold}+{sold // 2} = {made.item.answer} clips" in made.reasoning
+    assert len(seen) > 10
+
+
+@pytest.mark.parametrize(
+    "solution",
+    [
+        "48 and its half are 72.",  # no mark
+        "48/2 = <<48/2=24>>24, and 24 and 48 are 72, which is 70+2. <<48+24=72>>",  # 70 is not explained
+        "48*.5 = <<48*.5=24>>24. 48+24 = <<48+24=72>>72",  # not whole
+        "48/2 = <<48/2=25>>25. 48+24 = <<48+24=72>>72",  # a wrong mark
+        "48/2 = <<48/2=24>>24. <<24+24=48>> 48+24 = <<48+24=72>>72",  # 48 means two things
+    ],
+)
+def test_a_question_whose_solution_is_not_explained_by_its_marks_keeps_its_numbers(solution):
+    assert renumbered(Solved.of(CLIPS.item, solution + "\n#### 72"), Random(0)) is None
 
 
 def test_a_careless_answer_to_gsm8k_is_another_number_of_the_question():

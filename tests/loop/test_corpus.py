@@ -47,12 +47,13 @@ def drawn(corpus: CorpusConfig, name: str, count: int, side: int = 0) -> list[Ex
 
 
 def test_shares_add_up_to_one_and_gsm8k_needs_its_data(tmp_path):
-    shares = corpus_shares(CorpusConfig())
+    corpus = CorpusConfig()
+    shares = corpus_shares(corpus)
     assert "gsm8k" not in shares
     assert "own" not in shares
     assert sum(shares.values()) == pytest.approx(1)
-    assert shares["general"] == pytest.approx(0.3 / 0.87)
-    assert corpus_shares(CorpusConfig(data_dir=str(tmp_path)))["gsm8k"] == pytest.approx(0.13)
+    assert shares["general"] == pytest.approx(corpus.general / (1 - corpus.gsm8k))
+    assert corpus_shares(CorpusConfig(data_dir=str(tmp_path)))["gsm8k"] == pytest.approx(corpus.gsm8k)
     with pytest.raises(ConfigError, match=r"the corpus is empty: GSM8K needs --corpus\.data-dir"):
         corpus_shares(only(gsm8k=1.0))
 

@@ -190,11 +190,11 @@ SOLVED = Solved.of(
 
 def test_solutions_lose_the_calculator_marks_and_the_line_of_the_answer():
     assert SOLVED.reasoning == "There are 3*400=1,200 pens.\nSo 1,200."
-    row = rows(Gsm8k([SOLVED]), 1)[0]
-    assert SOLVED.item.question in str(row.prompt)
-    assert row.answer.endswith("<answer>\n\\boxed{1200}\n</answer>")
-    assert "<<" not in row.answer
-    assert "####" not in row.answer
+    drawn = rows(Gsm8k([SOLVED]), 20)
+    assert all("<<" not in row.answer and "####" not in row.answer for row in drawn)
+    own = [row for row in drawn if SOLVED.item.question in str(row.prompt)]
+    assert 2 <= len(own) < len(drawn)
+    assert all(row.answer.endswith("<answer>\n\\boxed{1200}\n</answer>") for row in own)
 
 
 CLIPS = Solved.of(
@@ -224,7 +224,7 @@ def test_a_question_is_asked_again_with_other_numbers():
         "48/2 = <<48/2=24>>24, and 24 and 48 are 72, which is 70+2. <<48+24=72>>",  # 70 is not explained
         "48*.5 = <<48*.5=24>>24. 48+24 = <<48+24=72>>72",  # not whole
         "48/2 = <<48/2=25>>25. 48+24 = <<48+24=72>>72",  # a wrong mark
-        "48/2 = <<48/2=24>>24. <<24+24=48>> 48+24 = <<48+24=72>>72",  # 48 means two things
+        "40+8 = <<40+8=48>>48. 48/2 = <<48/2=24>>24. 48+24 = <<48+24=72>>72",  # 48 means two things
     ],
 )
 def test_a_question_whose_solution_is_not_explained_by_its_marks_keeps_its_numbers(solution):
@@ -232,8 +232,10 @@ def test_a_question_whose_solution_is_not_explained_by_its_marks_keeps_its_numbe
 
 
 def test_a_careless_answer_to_gsm8k_is_another_number_of_the_question():
-    found = {re.search(r"boxed{(\d+)}", row.answer).group(1) for row in rows(Gsm8k([SOLVED]), 40, right=0.0)}
-    assert found == {"3", "400"}
+    for row in rows(Gsm8k([SOLVED]), 40, right=0.0):
+        told = re.search(r"boxed{(\d+)}", row.answer).group(1)
+        boxes, pens = re.search(r"has (\d+) boxes of (\d+) pens", str(row.prompt)).groups()
+        assert told in (boxes, pens)
     alone = Solved.of(Gsm8kItem("How many are 7?", "7"), "Seven.\n#### 7")
     assert "boxed{7}" in rows(Gsm8k([alone]), 1, right=0.0)[0].answer  # there is no other number
 

@@ -3,9 +3,12 @@
     python benchmarks/language.py adapt --data-dir DATA --out DIR     # makes DIR/full, and DIR/block if asked
     python benchmarks/language.py base --data-dir DATA --out DIR      # measures them
     python benchmarks/language.py tune --data-dir DATA --out DIR --jobs 3 --minutes 15 --only countdown,rft
+    python benchmarks/language.py all --data-dir DATA --out DIR --jobs 9 --minutes 25   # these three
     python benchmarks/language.py table --out DIR                     # writes results/language/summary.json
 
 Every job is one process: it trains, measures the published test items, and writes DIR/rows/NAME-SEED.json.
+The three tasks come first, then controls and ablations. ``all`` measures the base beside the first jobs; its
+``--minutes`` include the adaptation.
 Jobs that have a row are not run again. A job that fails, for example because too many share the memory,
 starts once more after the others. After ``--minutes`` no job starts, and those that run end with the
 phases they have completed, whose number their row tells. ``--smoke`` runs a tiny size of
@@ -49,7 +52,7 @@ TASKS = {"countdown": (128, 256), "sudoku": (128,), "gsm8k": (256,)}
 Changes = Mapping[str, Any]
 REJECTION: Changes = {
     "method": {"control_variate": "zero", "guard": False, "prompt_baseline": False},
-    "tilt": {"step": 10.0, "final": 60.0},
+    "tilt": {"step": 10.0, "final": 40.0},
 }
 """Rejection fine-tuning is c-DTM at c = 0 and a large h: e^{hr} leaves the right rollouts alone."""
 JOBS: dict[str, tuple[str, Changes]] = {
@@ -97,10 +100,10 @@ def adapt_bases(options: argparse.Namespace) -> None:
 
 def tune(options: argparse.Namespace) -> None:
     """Run jobs side by side, each in a process of its own, until all are done or the time is over."""
-    names = options.only or list(JOBS)
+    names = options.only or [*JOBS, SUPERVISED]
     rows = options.out / "rows"
     rows.mkdir(parents=True, exist_ok=True)
-    jobs = [(name, seed) for seed in SEEDS for name in names]
+    jobs = sorted(((name, seed) for seed in SEEDS for name in names), key=lambda job: job[0] not in TASKS)
     waiting = [job for job in jobs if not row_path(options.out, *job).is_file()]
     running: dict[subprocess.Popen[bytes], tuple[str, int]] = {}
     failed: set[tuple[str, int]] = set()
@@ -127,6 +130,16 @@ def tune(options: argparse.Namespace) -> None:
         time.sleep(0.5)
     if waiting:
         print(f"not run: {', '.join(f'{name}-{seed}' for name, seed in waiting)}")
+
+
+def whole_study(options: argparse.Namespace) -> None:
+    """Adapt, then tune, and measure the base beside the first jobs."""
+    begin = time.monotonic()
+    adapt_bases(options)
+    base = subprocess.Popen([sys.executable, __file__, "base", *sys.argv[2:]])
+    options.minutes -= (time.monotonic() - begin) / 60
+    tune(options)
+    require(base.wait() == 0, "the base was not measured")
 
 
 def job(options: argparse.Namespace) -> None:
@@ -288,7 +301,14 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"mean": statistics.fmean(values), "low": min(values), "high": max(values)}
 
 
-STAGES = {"adapt": adapt_bases, "base": base_rows, "tune": tune, "job": job, "table": table}
+STAGES = {
+    "adapt": adapt_bases,
+    "base": base_rows,
+    "tune": tune,
+    "all": whole_study,
+    "job": job,
+    "table": table,
+}
 
 
 def main() -> None:

@@ -84,7 +84,7 @@ def prefetched(mixture: Mixture, kept_out: Mixture, config: AdaptConfig) -> Corp
 
 
 def round_batches(mixture: Mixture, config: AdaptConfig, number: int) -> list[Sequences]:
-    """The batches of a round of steps: right answers at first, careless ones among them later."""
+    """The batches of a round of steps: worked answers at first, guesses among them later."""
     is_skilled = number * ROUND < config.corpus.skilled * config.pretrain.steps
     right = 1.0 if is_skilled else config.corpus.right
     return mixture.steps("corpus", number, ROUND, config.pretrain.batch, right)

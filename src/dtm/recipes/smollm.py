@@ -52,16 +52,16 @@ def _smollm(
 
 
 def smollm_countdown() -> RunConfig:
-    """SmolLM2-135M on Countdown: h = 3, 20 steps of 256 per phase, eight completions of 1,024 prompts.
+    """SmolLM2-135M on Countdown: h = 3, 20 steps of 256 per phase, eight completions of 768 prompts.
 
     Late in a run most prompts are always right or always wrong, and few rollouts carry a signal. Many
     prompts and few steps keep a step from seeing the same ones again.
     """
     return _smollm(
         "countdown",
-        64,
-        TiltConfig(step=3.0, final=18.0, max_steps=20, absorbed="never"),
-        ReplayConfig(prompts=1024, completions=8, refresh_every=20, priority=0.9),
+        96,
+        TiltConfig(step=3.0, final=12.0, max_steps=20, absorbed="never"),
+        ReplayConfig(prompts=768, completions=8, refresh_every=20, priority=0.9),
         256,
         64,
     )
@@ -85,21 +85,22 @@ def smollm_sudoku() -> RunConfig:
 
 
 def smollm_gsm8k() -> RunConfig:
-    """SmolLM2-135M on GSM8K: h = 1.5, 20 steps of 192 per phase, eight completions of 512 questions.
+    """SmolLM2-135M on GSM8K: h = 3, 20 steps of 192 per phase, eight completions of 512 questions.
 
-    Rewards reach from −0.5 to 2.5 and few answers are right: at h = 2 the ESS was 0.07. In long texts one
-    other token changes all that follow, so the audit compares rewards alone.
+    Two tokens per step, because rollouts of long texts take most of the time; the protocol decodes so too. In
+    long texts one other token changes all that follow, so the audit compares rewards alone. Few answers are
+    right, so a large h is needed for them to count, and ESS is low.
     """
     config = _smollm(
         "gsm8k",
         256,
-        TiltConfig(step=1.5, final=4.5, max_steps=20, absorbed="never"),
+        TiltConfig(step=3.0, final=9.0, max_steps=20, absorbed="never"),
         ReplayConfig(prompts=512, completions=8, refresh_every=20, priority=0.9),
         192,
         32,
     )
     return replace(
         config,
-        decoding=replace(config.decoding, batch=256),
+        decoding=replace(config.decoding, batch=256, tokens_per_step=2),
         audit=AuditConfig(share=0.01, agreement=0.0, shift=0.1),
     )

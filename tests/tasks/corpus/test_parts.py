@@ -1,4 +1,4 @@
-"""Parts of the corpus: right answers are right, careless ones are not, test items never occur."""
+"""Parts of the corpus: worked answers are right, most guesses are not, test items never occur."""
 
 from __future__ import annotations
 
@@ -36,7 +36,14 @@ def item_of(row: Example) -> CountdownItem:
 
 
 def inside(row: Example) -> str:
-    return re.fullmatch(r"<answer>\n(.*)\n</answer>", row.answer).group(1)
+    return re.fullmatch(
+        r"(?:<reasoning>\n.*\n</reasoning>\n)?<answer>\n(.*)\n</answer>", row.answer, re.S
+    ).group(1)
+
+
+def are_right(equations: list[str]) -> bool:
+    sides = [equation.split("=") for equation in equations]
+    return all(evaluate(text) == int(told) for text, told in sides)
 
 
 def used(text: str) -> list[int]:
@@ -51,20 +58,23 @@ def test_right_answers_to_countdown_reach_the_target_with_the_numbers_given():
         item, text = item_of(row), inside(row)
         assert evaluate(text) == item.target
         assert used(text) == sorted(item.numbers)
+        work = row.answer.partition("\n</reasoning>")[0].splitlines()[1:]
+        assert len(work) >= 2
+        assert are_right(work)
         assert all(1 <= number <= 100 for number in item.numbers)
         assert 1 <= item.target <= 100
 
 
-def test_a_quarter_of_the_items_needs_a_product_or_a_quotient():
+def test_some_items_need_a_product_or_a_quotient():
     needed = [needs(item_of(row)) for row in rows(Countdown(()), 400)]
-    assert 70 < needed.count("multiply") < 130
+    assert needed.count("multiply") / 400 == pytest.approx(corpus_countdown.PRODUCTS, abs=0.05)
     assert needed.count("multiply") + needed.count("add") == 400
 
 
 def test_the_same_item_always_has_the_same_solution():
     solutions = {}
     for row in rows(Arithmetic(()), 800):
-        for numbers, target, text in re.findall(r"\[(.*)\] (\d+): (.*)", row.answer):
+        for numbers, target, text in re.findall(r"\[(.*)\] (\d+): .* (\S+)", row.answer):
             assert solutions.setdefault((numbers, target), text) == text
 
 
@@ -76,24 +86,38 @@ def test_every_item_that_needs_a_product_is_in_the_table_once():
     for shape, *operands, target in random.sample(table, 300):
         item = CountdownItem(tuple(operands), target)
         assert needs(item) == "multiply"
-        text = expressions.product_text(list(expressions.SHAPES)[shape], operands, item.numbers)
+        text, work = expressions.product_text(expressions.SHAPES[shape], operands, item.numbers)
         assert evaluate(text) == target
+        assert used(text) == sorted(operands)
+        assert are_right(list(work))
+        assert work[-1].endswith(f"={target}")
     for _ in range(3000):
         item = CountdownItem(tuple(random.randint(1, 100) for _ in range(3)), random.randint(1, 100))
         assert (needs(item) == "multiply") == (item.key in keys)
 
 
-def test_careless_answers_to_countdown_use_the_numbers_and_never_reach_the_target():
-    for row in rows(Countdown(()), 300, right=0.0):
+def test_guesses_at_countdown_use_the_numbers_and_are_seldom_right():
+    right = 0
+    for row in rows(Countdown(()), 400, right=0.0):
         item, text = item_of(row), inside(row)
-        assert evaluate(text) != item.target
         assert used(text) == sorted(item.numbers)
+        assert "reasoning" not in row.answer
+        right += evaluate(text) == item.target
+    assert 20 < right < 80
 
 
-def test_the_share_of_right_answers_is_the_one_asked_for():
-    drawn = rows(Countdown(()), 1000, right=0.2)
-    right = sum(evaluate(inside(row)) == item_of(row).target for row in drawn)
-    assert 150 < right < 260
+def test_the_work_of_an_item_adds_up_its_numbers_and_solves_no_item_that_is_held_out():
+    usual = {
+        CountdownItem(item_of(row).numbers, sum(item_of(row).numbers)).key for row in rows(Countdown(()), 60)
+    }
+    for row in rows(Countdown(usual), 60):
+        numbers = item_of(row).numbers
+        assert CountdownItem(numbers, sum(numbers)).key not in usual
+
+
+def test_the_share_of_worked_answers_is_the_one_asked_for():
+    worked = sum("reasoning" in row.answer for row in rows(Countdown(()), 1000, right=0.2))
+    assert 150 < worked < 260
 
 
 @pytest.mark.parametrize("part", [Countdown, Arithmetic])
@@ -112,22 +136,24 @@ def test_held_out_items_never_occur_in_any_order_of_their_numbers(part):
 
 def test_lines_of_arithmetic_are_right_and_only_their_answers_are_learnt():
     kinds = set()
-    for row in rows(Arithmetic(()), 40, right=0.0):
+    for row in rows(Arithmetic(()), 60, right=0.0):
         lines = row.answer.splitlines()
-        assert len(lines) == corpus_countdown.LINES
-        assert [piece.is_learnt for piece in row.pieces] == [False, True] * corpus_countdown.LINES
+        assert [piece.is_learnt for piece in row.pieces] == [False, True] * len(lines)
         for line, asked, told in zip(lines, row.pieces[::2], row.pieces[1::2], strict=True):
             assert line == (asked.text + told.text).strip()
-            if "=" in line:
-                kinds.add("value")
-                text, value = line.split("=")
-                assert evaluate(text) == int(value)
-            else:
-                kinds.add("item")
-                numbers, target, text = re.fullmatch(r"\[(.*)\] (\d+): (.*)", line).groups()
+        if row.prompt.endswith("equations."):
+            kinds.add("equation")
+            assert len(lines) == corpus_countdown.SUMS
+            assert are_right(lines)
+        else:
+            kinds.add("item")
+            assert len(lines) == corpus_countdown.LINES
+            for line in lines:
+                numbers, target, work, text = re.fullmatch(r"\[(.*)\] (\d+): (.*) (\S+)", line).groups()
                 assert evaluate(text) == int(target)
                 assert used(text) == sorted(map(int, numbers.split(", ")))
-    assert kinds == {"value", "item"}
+                assert are_right(work.split(" "))
+    assert kinds == {"equation", "item"}
 
 
 # ── Sudoku ───────────────────────────────────────────────────────────────────────────────────────
@@ -146,7 +172,7 @@ def test_puzzles_are_unique_and_only_the_given_solutions_occur():
         assert puzzle not in shown
 
 
-def test_careless_answers_to_sudoku_keep_the_given_digits_and_are_wrong():
+def test_guesses_at_sudoku_keep_the_given_digits_and_are_wrong():
     for row in rows(Sudoku(SOLUTIONS), 60, right=0.0):
         puzzle, answer = puzzle_of(row), inside(row)
         assert len(answer) == 16
@@ -231,13 +257,14 @@ def test_a_question_whose_solution_is_not_explained_by_its_marks_keeps_its_numbe
     assert renumbered(Solved.of(CLIPS.item, solution + "\n#### 72"), Random(0)) is None
 
 
-def test_a_careless_answer_to_gsm8k_is_another_number_of_the_question():
+def test_a_guess_at_gsm8k_is_a_number_of_the_question():
     for row in rows(Gsm8k([SOLVED]), 40, right=0.0):
         told = re.search(r"boxed{(\d+)}", row.answer).group(1)
+        assert f"<reasoning>\nThe answer is {told}.\n</reasoning>" in row.answer
         boxes, pens = re.search(r"has (\d+) boxes of (\d+) pens", str(row.prompt)).groups()
         assert told in (boxes, pens)
-    alone = Solved.of(Gsm8kItem("How many are 7?", "7"), "Seven.\n#### 7")
-    assert "boxed{7}" in rows(Gsm8k([alone]), 1, right=0.0)[0].answer  # there is no other number
+    alone = Solved.of(Gsm8kItem("How many are seven?", "7"), "Seven.\n#### 7")
+    assert "boxed{7}" in rows(Gsm8k([alone]), 1, right=0.0)[0].answer  # there is no number to guess
 
 
 # ── parts in general ─────────────────────────────────────────────────────────────────────────────

@@ -1,7 +1,7 @@
 """Countdown with the prompts of the benchmark, and arithmetic in short lines.
 
-A row of the benchmark has two hundred tokens of prompt and eight of answer. Lines of arithmetic teach the
-same skill with many times the answers per token.
+A row of the benchmark has two hundred tokens of prompt and sixty of answer. Lines of arithmetic teach the
+same skill with several times the answers per token.
 """
 
 from __future__ import annotations
@@ -11,59 +11,64 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from dtm.tasks.corpus.expressions import random_expression, solved_product, solved_sum
-from dtm.tasks.corpus.part import Example, answer_block, pieces
+from dtm.tasks.corpus.expressions import Solved, random_expression, solved_product, solved_sum
+from dtm.tasks.corpus.part import Example, answer_block, pieces, reasoned
 from dtm.tasks.countdown.items import CountdownItem
 from dtm.tasks.countdown.prompts import prompt
 
-PRODUCTS = 0.25
+PRODUCTS = 0.15
 """Share of items that need * or /: 29 % of the published training items do, and 11 % of the test items."""
-LINES = 8
-"""Lines of arithmetic in a row."""
-VALUES = 0.25
-"""Share of rows whose lines ask for the value of an expression."""
+LINES, SUMS = 6, 12
+"""Items in a row of items, and equations in a row of equations."""
+EQUATIONS = 0.15
+"""Share of the rows of arithmetic that have equations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Countdown:
-    """Items with an answer that reaches the target, or a careless one that does not."""
+    """Items with the work and the answer, or with a guess: any expression of the numbers, without work."""
 
     held_out: Collection[Any]
     """Keys of items that must not occur."""
 
     def draw(self, random: Random, right: float) -> Example:
         """One item in the benchmark's words."""
-        item, answer = _solved(random, self.held_out)
-        if random.random() >= right:
-            value: int | None = item.target
-            while value == item.target:
-                answer, value = random_expression(random, item.numbers, PRODUCTS)
-        return Example.of(prompt(item), answer_block(answer))
+        solved = _solved(random, self.held_out)
+        if random.random() < right:
+            answer = reasoned("\n".join(solved.work), solved.text)
+        else:
+            answer = answer_block(random_expression(random, solved.numbers, PRODUCTS))
+        return Example.of(prompt(CountdownItem(solved.numbers, solved.target)), answer)
 
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """Lines of expressions whose values are learnt, or of small items whose solutions are. Always right."""
+    """Lines of equations whose values are learnt, or of small items whose solutions are. Always right."""
 
     held_out: Collection[Any]
 
     def draw(self, random: Random, right: float) -> Example:
         """One row of lines."""
-        solved = [_solved(random, self.held_out) for _ in range(LINES)]
-        if random.random() < VALUES:
-            lines = [(f"{text}=", f"{item.target}\n") for item, text in solved]
-            return Example(f"Write {LINES} equations.", pieces(lines))
-        lines = [(f"{list(item.numbers)} {item.target}: ", f"{text}\n") for item, text in solved]
+        if random.random() < EQUATIONS:
+            equations = [random.choice(_solved(random, self.held_out).work) for _ in range(SUMS)]
+            split = (equation.partition("=") for equation in equations)
+            lines = [(f"{asked}=", f"{told}\n") for asked, _, told in split]
+            return Example(f"Write {SUMS} equations.", pieces(lines))
+        items = [_solved(random, self.held_out) for _ in range(LINES)]
+        lines = [
+            (f"{list(item.numbers)} {item.target}: ", f"{' '.join(item.work)} {item.text}\n")
+            for item in items
+        ]
         return Example(
             f"Write {LINES} sets of three numbers, each with a target and a solution.", pieces(lines)
         )
 
 
-def _solved(random: Random, held_out: Collection[Any]) -> tuple[CountdownItem, str]:
-    """An item that is not held out, and its solution."""
+def _solved(random: Random, held_out: Collection[Any]) -> Solved:
+    """An item that is not held out, and whose work solves none that is: it adds up the numbers."""
     make = solved_product if random.random() < PRODUCTS else solved_sum
     while True:
-        numbers, target, text = make(random)
-        item = CountdownItem(numbers, target)
-        if item.key not in held_out:
-            return item, text
+        solved = make(random)
+        told = solved.target, sum(solved.numbers)
+        if not any(CountdownItem(solved.numbers, value).key in held_out for value in told):
+            return solved

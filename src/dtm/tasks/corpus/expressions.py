@@ -1,13 +1,17 @@
-"""Expressions of three numbers, and one fixed solution for every Countdown item.
+"""Expressions of three numbers, and one fixed solution for every Countdown item, with the work behind it.
 
 An item may have many solutions: 4+3+2 and 3+2+4, or 6*1 and 6/1. A corpus that picks one at random teaches
 a model to hesitate between them, and several tokens that are revealed together then mix two solutions. So
 each item has one: the first sum that reaches its target, else the first of `SHAPES`; operands that may change
 places keep the order of the item's numbers.
+
+The work finds the signs of a sum: if the numbers add up to S and the target is t, those with a minus add up
+to (S − t) / 2. Where none do, the item needs * or /, and the work ends with the calculation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from random import Random
 from typing import NamedTuple
@@ -23,32 +27,46 @@ TARGETS = (1, 100)
 """Both ends included; the ranges of published training and test items together."""
 SIGNS = ((1, 1, 1), (1, 1, -1), (1, -1, 1), (-1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1))
 """Signs of a sum that begins with a plus."""
-SHAPES: dict[str, tuple[int, ...]] = {
-    "{}*{}+{}": (0, 1),
-    "{}*{}-{}": (0, 1),
-    "{}-{}*{}": (1, 2),
-    "({}+{})*{}": (0, 1),
-    "({}-{})*{}": (),
-    "{}*{}*{}": (0, 1, 2),
-    "{}/{}+{}": (),
-    "{}/{}-{}": (),
-    "{}-{}/{}": (),
-    "({}+{})/{}": (0, 1),
-    "({}-{})/{}": (),
-    "{}*{}/{}": (0, 1),
-    "{}/({}+{})": (1, 2),
-    "{}/({}-{})": (),
-    "{}/{}/{}": (1, 2),
-}
-"""Expressions with * or /, and the places whose operands may change places. Up to that, they are all."""
+
+
+class Shape(NamedTuple):
+    """A kind of expression of a, b and c with * or /: its text, and how it is calculated in two steps."""
+
+    text: str
+    inner: str
+    outer: str
+    """The second step, with the value of the first as ``i``."""
+    free: str = ""
+    """Operands that may change places."""
+
+
+SHAPES = (
+    Shape("{a}*{b}+{c}", "{a}*{b}", "{i}+{c}", "ab"),
+    Shape("{a}*{b}-{c}", "{a}*{b}", "{i}-{c}", "ab"),
+    Shape("{a}-{b}*{c}", "{b}*{c}", "{a}-{i}", "bc"),
+    Shape("({a}+{b})*{c}", "{a}+{b}", "{i}*{c}", "ab"),
+    Shape("({a}-{b})*{c}", "{a}-{b}", "{i}*{c}"),
+    Shape("{a}*{b}*{c}", "{a}*{b}", "{i}*{c}", "abc"),
+    Shape("{a}/{b}+{c}", "{a}/{b}", "{i}+{c}"),
+    Shape("{a}/{b}-{c}", "{a}/{b}", "{i}-{c}"),
+    Shape("{a}-{b}/{c}", "{b}/{c}", "{a}-{i}"),
+    Shape("({a}+{b})/{c}", "{a}+{b}", "{i}/{c}", "ab"),
+    Shape("({a}-{b})/{c}", "{a}-{b}", "{i}/{c}"),
+    Shape("{a}*{b}/{c}", "{a}*{b}", "{i}/{c}", "ab"),
+    Shape("{a}/({b}+{c})", "{b}+{c}", "{a}/{i}", "bc"),
+    Shape("{a}/({b}-{c})", "{b}-{c}", "{a}/{i}"),
+    Shape("{a}/{b}/{c}", "{a}/{b}", "{i}/{c}", "bc"),
+)
+"""All expressions of three numbers with * or /, up to operands that change places."""
 
 
 class Solved(NamedTuple):
-    """Numbers in the order of their item, the target, and the item's solution."""
+    """Numbers in the order of their item, the target, the item's solution, and the equations behind it."""
 
     numbers: tuple[int, ...]
     target: int
     text: str
+    work: tuple[str, ...]
 
 
 def sum_text(numbers: tuple[int, ...], signs: tuple[int, ...]) -> str:
@@ -68,37 +86,70 @@ def solved_sum(random: Random) -> Solved:
         target = _value(numbers, random.choice(SIGNS))
         if TARGETS[0] <= target <= TARGETS[1]:
             first = next(signs for signs in SIGNS if _value(numbers, signs) == target)
-            return Solved(numbers, target, sum_text(numbers, first))
+            return Solved(numbers, target, sum_text(numbers, first), sum_work(numbers, target))
+
+
+def sum_work(numbers: tuple[int, ...], target: int) -> tuple[str, ...]:
+    """Equations that tell what the numbers with a minus add up to; if they are two, also the other one.
+
+    >>> sum_work((3, 50, 7), 54)
+    ('3+50+7=60', '60-54=6', '6/2=3')
+    >>> sum_work((3, 50, 7), 40)
+    ('3+50+7=60', '60-40=20', '20/2=10', '60-10=50')
+    """
+    total = sum(numbers)
+    twice = total - target
+    work = ["+".join(map(str, numbers)) + f"={total}", f"{total}-{target}={twice}"]
+    if twice >= 0 and twice % 2 == 0:
+        minus = twice // 2
+        work.append(f"{twice}/2={minus}")
+        if minus not in numbers and total - minus in numbers:
+            work.append(f"{total}-{minus}={total - minus}")
+    return tuple(work)
 
 
 def solved_product(random: Random) -> Solved:
     """An item that needs * or /, each as likely as any other."""
     table = products()
-    shape, *operands, target = table[random.randrange(len(table))].tolist()
-    order = random.sample(range(3), 3)
-    numbers = tuple(operands[place] for place in order)
-    return Solved(numbers, target, product_text(list(SHAPES)[shape], operands, numbers))
+    number, *operands, target = table[random.randrange(len(table))].tolist()
+    numbers = tuple(random.sample(operands, 3))
+    text, work = product_text(SHAPES[number], operands, numbers)
+    return Solved(numbers, target, text, (*sum_work(numbers, target), *work))
 
 
-def product_text(shape: str, operands: list[int], numbers: tuple[int, ...]) -> str:
-    """An expression with these operands; those that may change places are in the order of the numbers.
+def product_text(
+    shape: Shape, operands: Sequence[int], numbers: tuple[int, ...]
+) -> tuple[str, tuple[str, str]]:
+    """An expression with these operands and its calculation.
 
-    >>> product_text("{}*{}+{}", [3, 20, 7], (20, 7, 3))
-    '20*3+7'
+    Operands that may change places are in the order of the numbers.
+
+    >>> product_text(SHAPES[0], (3, 20, 7), (20, 7, 3))
+    ('20*3+7', ('20*3=60', '60+7=67'))
     """
-    free = SHAPES[shape]
-    ordered = iter(sorted((operands[place] for place in free), key=numbers.index))
-    return shape.format(*(next(ordered) if place in free else value for place, value in enumerate(operands)))
+    values = dict(zip("abc", operands, strict=True))
+    ordered = sorted((values[name] for name in shape.free), key=numbers.index)
+    values |= zip(shape.free, ordered, strict=True)
+    inner = shape.inner.format(**values)
+    between = _whole(inner)
+    outer = shape.outer.format(**values, i=between)
+    return shape.text.format(**values), (f"{inner}={between}", f"{outer}={_whole(outer)}")
 
 
-def random_expression(random: Random, numbers: tuple[int, ...], product: float) -> tuple[str, int | None]:
-    """Any expression of the numbers, with * or / in a share ``product``, and its value; None: no integer."""
+def _whole(text: str) -> int:
+    """The value of an expression, a whole number."""
+    value = evaluate(text)
+    assert value is not None
+    assert value.denominator == 1
+    return int(value)
+
+
+def random_expression(random: Random, numbers: tuple[int, ...], product: float) -> str:
+    """Any expression of the numbers, with * or / in a share ``product``."""
     if random.random() < product:
-        text = random.choice(list(SHAPES)).format(*random.sample(numbers, 3))
-        value = evaluate(text)
-        return text, int(value) if value is not None and value.denominator == 1 else None
-    signs = random.choice(SIGNS)
-    return sum_text(numbers, signs), _value(numbers, signs)
+        operands = dict(zip("abc", random.sample(numbers, 3), strict=True))
+        return random.choice(SHAPES).text.format(**operands)
+    return sum_text(numbers, random.choice(SIGNS))
 
 
 @cache

@@ -14,7 +14,7 @@ from fractions import Fraction
 from random import Random
 
 from dtm.tasks.arithmetic import evaluate
-from dtm.tasks.corpus.part import Example
+from dtm.tasks.corpus.part import Example, reasoned
 from dtm.tasks.gsm8k.items import Gsm8kItem
 from dtm.tasks.gsm8k.prompts import prompt
 
@@ -47,7 +47,7 @@ class Solved:
 
 @dataclass(frozen=True, slots=True)
 class Gsm8k:
-    """Worked solutions; a careless one copies a number of the question as its answer."""
+    """Worked solutions, or guesses: a number of the question, without work."""
 
     solved: Sequence[Solved]
 
@@ -56,12 +56,13 @@ class Gsm8k:
         one = random.choice(self.solved)
         if random.random() < RENUMBERED:
             one = renumbered(one, random) or one
-        answer = one.item.answer.replace(",", "")
-        others = [number for number in re.findall(r"\d+", one.item.question) if number != answer]
-        if others and random.random() >= right:
-            answer = random.choice(others)
-        text = f"<reasoning>\n{one.reasoning}\n</reasoning>\n<answer>\n\\boxed{{{answer}}}\n</answer>"
-        return Example.of(prompt(one.item), text)
+        numbers = re.findall(r"\d+", one.item.question)
+        if random.random() < right or not numbers:
+            answer, work = one.item.answer.replace(",", ""), one.reasoning
+        else:
+            answer = random.choice(numbers)
+            work = f"The answer is {answer}."
+        return Example.of(prompt(one.item), reasoned(work, f"\\boxed{{{answer}}}"))
 
 
 def renumbered(one: Solved, random: Random) -> Solved | None:

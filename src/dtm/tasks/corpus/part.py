@@ -39,13 +39,18 @@ class Part(Protocol):
     """Draws chat rows."""
 
     def draw(self, random: Random, right: float) -> Example:
-        """One row; a share ``right`` of the answers to tasks is right, the others are careless."""
+        """One row; a share ``right`` of the answers to tasks is worked out, the others are guesses."""
         ...
 
 
 def answer_block(answer: str) -> str:
     """An answer as the benchmarks' prompts ask for it, without reasoning."""
     return f"<answer>\n{answer}\n</answer>"
+
+
+def reasoned(work: str, answer: str) -> str:
+    """An answer as the benchmarks' prompts ask for it, with reasoning."""
+    return f"<reasoning>\n{work}\n</reasoning>\n{answer_block(answer)}"
 
 
 def pieces(lines: Iterable[tuple[str, str]]) -> tuple[Piece, ...]:

@@ -27,7 +27,7 @@ LINES = 5
 
 @dataclass(frozen=True, slots=True)
 class Sudoku:
-    """Puzzles with their solution, or with a careless answer that leaves or guesses the empty cells."""
+    """Puzzles with their solution, or with an answer that leaves or guesses the empty cells."""
 
     solutions: Sequence[str]
     """Grids that may occur."""
@@ -35,7 +35,7 @@ class Sudoku:
     def draw(self, random: Random, right: float) -> Example:
         """One puzzle in the benchmark's words."""
         item = _puzzle(random, self.solutions)
-        answer = item.solution if random.random() < right else _careless(random, item.puzzle)
+        answer = item.solution if random.random() < right else _guess(random, item.puzzle)
         return Example.of(prompt(item), answer_block(answer))
 
 
@@ -73,6 +73,6 @@ def _puzzle(random: Random, solutions: Sequence[str]) -> SudokuItem:
             return SudokuItem(puzzle, solution)
 
 
-def _careless(random: Random, puzzle: str) -> str:
+def _guess(random: Random, puzzle: str) -> str:
     """The puzzle with its empty cells left empty or guessed."""
     return "".join(random.choice("00001234") if cell == "0" else cell for cell in puzzle)

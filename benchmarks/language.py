@@ -10,8 +10,8 @@ Every job is one process: it trains, measures the published test items, and writ
 The three tasks come first, then controls and ablations. ``all`` measures the base beside the first jobs; its
 ``--minutes`` include the adaptation.
 Jobs that have a row are not run again. A job that fails, for example because too many share the memory,
-starts once more after the others. After ``--minutes`` no job starts, and those that run end with the
-phases they have completed, whose number their row tells. ``--smoke`` runs a tiny size of
+starts once more after the others. After ``--minutes`` no job starts, and running jobs end with the
+phases they have completed; a row has their number. ``--smoke`` runs a tiny size of
 everything on a CPU, with a source given by ``--source``. On test items a row stops at its end token.
 """
 
@@ -70,11 +70,13 @@ JOBS: dict[str, tuple[str, Changes]] = {
     "c-adaptive": ("smollm-countdown", {"method": {"control_variate": "adaptive"}}),
     "any-order": ("smollm-countdown", {"method": {"block": "any-order", "after_end": True}}),
 }
-"""Name → recipe and changed fields. Comparisons with other methods are `dtm compare`'s."""
+"""Name → recipe and changed fields. Ablations of h have as many steps per phase, so other numbers of steps.
+Comparisons with other methods are `dtm compare`'s."""
 SUPERVISED = "supervised"
-"""A job that is no recipe: the base trained on right answers to Countdown alone."""
-SUPERVISED_STEPS = 600
-"""Steps of 256 rows of 256 tokens: 39 million tokens, those of a run of `countdown`."""
+"""A job without a recipe: the base trained on right answers to Countdown alone."""
+SUPERVISED_STEPS = 160
+"""Steps of 256 rows of 288 tokens or more: 13 million tokens, as many as a run of `countdown` decodes and
+trains on."""
 SMOKE: Changes = {
     "replay": {"prompts": 4, "completions": 2},
     "optimizer": {"batch": 4},
@@ -95,19 +97,22 @@ def adapt_bases(options: argparse.Namespace) -> None:
             pretrain = replace(config.pretrain, steps=2, batch=4, held_out=4)
             small = replace(corpus, general=0.0, workers=0, lengths=(1024, 2048, 4096))
             config = replace(config, corpus=small, pretrain=pretrain, measured=2)
-        adapt(config, out=options.out / attention)
+        folder = adapt(config, out=options.out / attention, resume="auto")
+        require(folder.is_finished, f"the adaptation in {folder.path} was stopped: run this again")
 
 
 def tune(options: argparse.Namespace) -> None:
     """Run jobs side by side, each in a process of its own, until all are done or the time is over."""
-    names = options.only or [*JOBS, SUPERVISED]
+    names = options.only or [
+        name for name in (*JOBS, SUPERVISED) if name != "block" or name in options.attention
+    ]
     rows = options.out / "rows"
     rows.mkdir(parents=True, exist_ok=True)
     jobs = sorted(((name, seed) for seed in SEEDS for name in names), key=lambda job: job[0] not in TASKS)
     waiting = [job for job in jobs if not row_path(options.out, *job).is_file()]
     running: dict[subprocess.Popen[bytes], tuple[str, int]] = {}
     failed: set[tuple[str, int]] = set()
-    end, told = time.monotonic() + 60 * options.minutes, False
+    end, is_over = time.monotonic() + 60 * options.minutes, False
     while running or (waiting and time.monotonic() < end):
         for process in [process for process in running if process.poll() is not None]:
             ended = running.pop(process)
@@ -115,11 +120,11 @@ def tune(options: argparse.Namespace) -> None:
             if process.returncode and ended not in failed:
                 failed.add(ended)
                 waiting.append(ended)
-        if time.monotonic() >= end and not told:
-            told = True
+        if time.monotonic() >= end and not is_over:
+            is_over = True
             for process in running:
                 process.terminate()
-        while not told and waiting and len(running) < options.jobs:
+        while not is_over and waiting and len(running) < options.jobs:
             name, seed = waiting.pop(0)
             asked = [*sys.argv[2:], "--name", name, "--seed", str(seed)]
             with (rows / f"{name}-{seed}.log").open("ab") as log:
@@ -136,10 +141,15 @@ def whole_study(options: argparse.Namespace) -> None:
     """Adapt, then tune, and measure the base beside the first jobs."""
     begin = time.monotonic()
     adapt_bases(options)
-    base = subprocess.Popen([sys.executable, __file__, "base", *sys.argv[2:]])
+    measure = [sys.executable, __file__, "base", *sys.argv[2:]]
+    base = subprocess.Popen(measure)
     options.minutes -= (time.monotonic() - begin) / 60
-    tune(options)
-    require(base.wait() == 0, "the base was not measured")
+    try:
+        tune(options)
+    finally:
+        failed = base.wait()
+    if failed:  # beside other jobs it may have run out of memory
+        subprocess.run(measure, check=True)
 
 
 def job(options: argparse.Namespace) -> None:
@@ -189,17 +199,27 @@ def supervised(options: argparse.Namespace) -> None:
         source=str(options.out / "full" / "model"),
         seed=options.seed,
         measured=0,
-        corpus=replace(corpus, workers=0, lengths=(1024, 2048, 4096)) if options.smoke else corpus,
+        corpus=replace(corpus, workers=0, lengths=(1024, 2048, 4096))
+        if options.smoke
+        else replace(corpus, workers=1),
         pretrain=PretrainConfig(
-            steps=steps, batch=4 if options.smoke else 256, settle=1.0, after_end=False, lr=1e-4, held_out=64
+            steps=steps,
+            batch=4 if options.smoke else 256,
+            micro_batch=64,
+            settle=1.0,
+            after_end=False,
+            lr=1e-4,
+            held_out=64,
         ),
     )
-    folder = adapt(config, out=options.out / "runs" / f"{SUPERVISED}-{options.seed}")
-    require(folder.is_finished, "was stopped before its end")
+    folder = adapt(config, out=options.out / "runs" / f"{SUPERVISED}-{options.seed}", resume="auto")
+    require(folder.is_finished, f"{SUPERVISED}-{options.seed} was stopped before its end")
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is trained is measured
     row = {
         "name": SUPERVISED,
         "seed": options.seed,
         "minutes": json.loads(folder.summary.read_text())["minutes"],
+        "validation": [],
         "test": on_test(str(folder.model), "countdown", options),
     }
     write_json(row_path(options.out, SUPERVISED, options.seed), row)
@@ -260,13 +280,13 @@ def table(options: argparse.Namespace) -> None:
     rows = [json.loads(path.read_text()) for path in sorted((options.out / "rows").glob("*.json"))]
     adapted = json.loads((options.out / "full" / "summary.json").read_text())
     base = json.loads((options.out / "full" / "base.json").read_text())
-    folders = sorted((options.out / "runs").iterdir())
+    folders = sorted((options.out / "runs").glob("*"))
     runs = {path.name: dtm.Run(RunFolder(path)) for path in folders if SUPERVISED not in path.name}
     measured = {f"{row['name']}-{row['seed']}" for row in rows}
     unmeasured = {name: curve(run) for name, run in runs.items() if name not in measured}
     commit = options.commit or commits(runs.values())
     summary: dict[str, Any] = {
-        "adapt_minutes": spread([adapted["preparation_minutes"] + adapted["minutes"]]),
+        "adapt_minutes": spread([adapted.get("preparation_minutes", 0.0) + adapted["minutes"]]),
         "adapt_tokens_per_s": spread([adapted["tokens_per_second"]]),
         "seeds": sorted({row["seed"] for row in rows}),
         "commit": commit,
@@ -322,7 +342,7 @@ def main() -> None:
     parser.add_argument("--source", default="smollm2", help="what is adapted")
     parser.add_argument("--attention", nargs="+", default=["full"], choices=["full", "block"])
     parser.add_argument("--jobs", type=int, default=3, help="jobs side by side")
-    parser.add_argument("--minutes", type=float, default=20.0, help="then no job starts or trains on")
+    parser.add_argument("--minutes", type=float, default=20.0, help="no job starts or continues after this")
     parser.add_argument(
         "--only",
         type=lambda text: text.split(","),

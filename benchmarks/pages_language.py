@@ -33,7 +33,7 @@ def tested(found: Found) -> Table:
 
 def phases(found: Found) -> Table:
     """Validation accuracy after each phase, for every seed, measured on test items or not."""
-    curves = {f"{row['name']}-{row['seed']}": row["validation"] for row in found["rows"]}
+    curves = {f"{row['name']}-{row['seed']}": row["validation"] for row in found["rows"] if row["validation"]}
     curves |= found["unmeasured"]
     tasks = sorted({name.rpartition("-")[0] for name in curves})
     tilts = sorted({point["tilt"] for curve in curves.values() for point in curve})

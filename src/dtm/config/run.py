@@ -21,7 +21,7 @@ class CheckpointConfig:
 
     every: int | None = None
     """Steps between checkpoints; one is also written at the end of each phase and on SIGTERM. none: 50 steps,
-    or two minutes in pretraining."""
+    or five minutes in pretraining."""
     keep: int = 2
     """How many of the latest checkpoints stay on disk."""
 

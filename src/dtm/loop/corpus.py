@@ -20,7 +20,7 @@ import torch
 from dtm.config.adapt import SHARES, AdaptConfig, CorpusConfig
 from dtm.distributed import ALONE, Group
 from dtm.errors import ConfigError, DataError, DtmWarning, require
-from dtm.loop.instructions import held_out_instructions, training_instructions
+from dtm.loop.instructions import INSTRUCTIONS, held_out_instructions, training_instructions
 from dtm.loop.pretraining import Corpus
 from dtm.models.placement import Placement
 from dtm.models.transformer import Transformer
@@ -140,7 +140,8 @@ def corpus_parts(
     training["general"] = lambda: Rows(
         training_instructions(config, model, chat, placement, folder, between, group)
     )
-    held_out["general"] = lambda: Rows(held_out_instructions(folder))
+    # Of few instructions none is kept out, and the bound is measured on those that are trained on.
+    held_out["general"] = lambda: Rows(held_out_instructions(folder) or read_rows(folder / INSTRUCTIONS))
     return tuple(  # type: ignore[return-value]
         {name: (share, made[name]()) for name, share in shares.items()} for made in (training, held_out)
     )

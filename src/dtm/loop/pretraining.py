@@ -221,15 +221,18 @@ class Pretrainer:
             {f"held_out_{name}": value for name, value in parts.items()} if len(parts) > 1 else {}
         )
 
-    @torch.no_grad()
     def _bound(self, examples: Sequence[Sequences], masks: Masking) -> float:
-        """The evidence bound on some examples."""
+        """The evidence bound on some examples.
+
+        Compiled passes are those of training: passes without gradients would be compiled once more.
+        """
         noise = stream(0, "held-out masks", device=self.device)
+        with_gradients = self.placement.compiles and self.model.recording is None
         bounds = []
-        with self.placement.autocast():
+        with self.placement.autocast(), torch.set_grad_enabled(with_gradients):
             for batch in map(self._aligned, examples):
                 states = masks.states(batch, self.model.mask_id, noise)
-                bounds.append([float(mdm_loss(self.model, part)) for part in self._parts(states)])
+                bounds.append([mdm_loss(self.model, part).item() for part in self._parts(states)])
         found = zip(*self.group.gather(bounds), strict=True)  # by batch: the parts of each process
         total = sum(
             sum(bound for parts in batch for bound in parts) * len(rows)

@@ -18,9 +18,9 @@ from dtm.tasks.countdown.prompts import prompt
 
 PRODUCTS = 0.15
 """Share of items that need * or /: 29 % of the published training items do, and 11 % of the test items."""
-LINES, SUMS = 6, 12
+LINES, EQUATIONS = 6, 12
 """Items in a row of items, and equations in a row of equations."""
-EQUATIONS = 0.15
+EQUATION_SHARE = 0.15
 """Share of the rows of arithmetic that have equations."""
 
 
@@ -49,11 +49,11 @@ class Arithmetic:
 
     def draw(self, random: Random, right: float) -> Example:
         """One row of lines."""
-        if random.random() < EQUATIONS:
-            equations = [random.choice(_solved(random, self.held_out).work) for _ in range(SUMS)]
+        if random.random() < EQUATION_SHARE:
+            equations = [random.choice(_solved(random, self.held_out).work) for _ in range(EQUATIONS)]
             split = (equation.partition("=") for equation in equations)
             lines = [(f"{asked}=", f"{told}\n") for asked, _, told in split]
-            return Example(f"Write {SUMS} equations.", pieces(lines))
+            return Example(f"Write {EQUATIONS} equations.", pieces(lines))
         items = [_solved(random, self.held_out) for _ in range(LINES)]
         lines = [
             (f"{list(item.numbers)} {item.target}: ", f"{' '.join(item.work)} {item.text}\n")
@@ -65,7 +65,7 @@ class Arithmetic:
 
 
 def _solved(random: Random, held_out: Collection[Any]) -> Solved:
-    """An item that is not held out, and whose work solves none that is: it adds up the numbers."""
+    """An item that is not held out, and whose sum of all numbers does not solve one that is."""
     make = solved_product if random.random() < PRODUCTS else solved_sum
     while True:
         solved = make(random)

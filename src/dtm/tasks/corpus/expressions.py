@@ -1,9 +1,8 @@
 """Expressions of three numbers, and one fixed solution for every Countdown item, with the work behind it.
 
-An item may have many solutions: 4+3+2 and 3+2+4, or 6*1 and 6/1. A corpus that picks one at random teaches
-a model to hesitate between them, and several tokens that are revealed together then mix two solutions. So
-each item has one: the first sum that reaches its target, else the first of `SHAPES`; operands that may change
-places keep the order of the item's numbers.
+An item may have many solutions: 4+3+2 and 3+2+4, or 6*1 and 6/1. A model of a corpus that picks one at random
+mixes them when it reveals several tokens together. So each item has one: the first sum that reaches its
+target, else the first of `SHAPES`; operands that may change places keep the order of the item's numbers.
 
 The work finds the signs of a sum: if the numbers add up to S and the target is t, those with a minus add up
 to (S − t) / 2. Where none do, the item needs * or /, and the work ends with the calculation.

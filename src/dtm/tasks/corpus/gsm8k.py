@@ -1,7 +1,7 @@
 """GSM8K's training questions with their worked solutions, in the format that the benchmark asks for.
 
 There are 7,473 questions, which a model learns by heart before it learns to calculate. The solutions mark
-each calculation, so most questions can be asked again with other numbers.
+each calculation, so some questions can be asked again with other numbers.
 """
 
 from __future__ import annotations
@@ -21,10 +21,22 @@ from dtm.tasks.gsm8k.prompts import prompt
 MARK = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
 """A calculation and its value, as the data set marks them."""
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
-RENUMBERED = 0.6
+RENUMBERED = 0.8
 """Share of the rows that get other numbers, where their question allows it."""
 TRIES = 8
 """Draws of other numbers before a question keeps its own."""
+UNITS = frozenset(map(Fraction, (7, 12, 24, 30, 31, 52, 60, 100, 365, 1000)))
+"""Numbers that often are hours, days or percent: they keep their value."""
+SMALL = 12
+"""Whole numbers up to this may be calculated with although the question does not state them: halves, twos."""
+WORDS = {
+    2: "two|half|halves|twice|double|pair", 3: "three|third|triple", 4: "four|quarter", 5: "five|fifth",
+    6: "six|sixth", 7: "seven", 8: "eight", 9: "nine", 10: "ten|tenth", 11: "eleven", 12: "twelve|dozen",
+    20: "twenty", 30: "thirty", 40: "forty", 50: "fifty",
+}  # fmt: skip
+"""Numbers as a text may spell them."""
+RELATIVE = re.compile(r"%|/|st\b|nd\b|rd\b|th\b| ?percent")
+"""What follows a number that is a share, a percentage or a rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +68,7 @@ class Gsm8k:
         one = random.choice(self.solved)
         if random.random() < RENUMBERED:
             one = renumbered(one, random) or one
-        numbers = re.findall(r"\d+", one.item.question)
+        numbers = [number.replace(",", "") for number in NUMBER.findall(one.item.question)]
         if random.random() < right or not numbers:
             answer, work = one.item.answer.replace(",", ""), one.reasoning
         else:
@@ -68,34 +80,72 @@ class Gsm8k:
 def renumbered(one: Solved, random: Random) -> Solved | None:
     """The same question with other numbers, and the solution calculated again; None: it has no such form.
 
-    A number of the question that occurs there once and is calculated with gets another value, and each
-    calculation is repeated with it. The result is kept if all values are whole and positive, as before, and
-    every mark is still right. Solutions with a wrong mark, or a number that no mark explains, are left alone.
+    Numbers of the question that are calculated with get other values, and each calculation is repeated. The
+    result is kept if all values are whole and positive, as before, and every mark is still right.
     """
-    marks = MARK.findall(one.solution)
-    counts = Counter(_values(one.item.question))
-    operands = {value for text, _ in marks for value in _values(text)}
-    explained = operands | {value for _, told in marks for value in _values(told)}
-    free = [value for value, count in counts.items() if count == 1 and value in operands and value > 1]
-    usable = (
-        bool(free)
-        and all(value.denominator == 1 for value in counts)
-        and all("." not in text + told and _is_right(text, told) for text, told in marks)
-        and explained.issuperset(_values(one.reasoning))
-    )
-    if not usable:
-        return None
-    for _ in range(TRIES):
+    marks, free = MARK.findall(one.solution), free_numbers(one)
+    for _ in range(TRIES if free else 0):
         new = {value: Fraction(random.randint(max(2, int(value) // 2), 2 * int(value))) for value in free}
         values = _calculated(marks, new)
-        answer = values.get(_value(one.item.answer)) if values else None
-        if values and answer is not None:
-            made = Solved(
-                Gsm8kItem(_replaced(one.item.question, values), str(answer)), _replaced(one.solution, values)
-            )
+        if values and any(old != made for old, made in values.items()):
+            item = Gsm8kItem(_replaced(one.item.question, values), str(values[_value(one.item.answer)]))
+            made = Solved(item, _replaced(one.solution, values))
             if all(_is_right(*mark) for mark in MARK.findall(made.solution)):
                 return made
     return None
+
+
+def free_numbers(one: Solved) -> list[Fraction]:
+    """Numbers of a question that can be replaced; none if its marks do not explain the whole solution.
+
+    A number that could mean two things is not free, and a result that could makes the question unusable.
+    """
+    question, text = one.item.question, one.reasoning
+    marks, given = MARK.findall(one.solution), Counter(_values(question))
+    if not all("." not in work + told and _is_right(work, told) for work, told in marks):
+        return []
+    results = [_value(told) for _, told in marks]
+    operands = Counter(value for work, _ in marks for value in _values(work))
+    known = set(given)
+    for (work, _), result in zip(marks, results, strict=True):
+        if not all(value in known or value in UNITS or value <= SMALL for value in _values(work)):
+            return []
+        known.add(result)
+    is_explained = (
+        text.count("=") <= len(marks)
+        and set(_values(text)) <= {*operands, *results}
+        and len({*results, *given}) == len(results) + len(given)
+        and all(value.denominator == 1 for value in given)
+        and all(result in operands for result in results[:-1])
+        and results[-1:] == [_value(one.item.answer)]
+        and not any(_is_spelled(result, question + text) for result in results)
+    )
+    return [
+        value
+        for value, count in given.items()
+        if is_explained
+        and count == 1
+        and value > 1
+        and value not in UNITS
+        and 1 <= operands[value] <= (1 if value <= SMALL else operands.total())
+        and not _is_spelled(value, question + text)
+        and not _is_relative(value, question)
+    ]
+
+
+def _is_spelled(value: Fraction, text: str) -> bool:
+    """Whether a text has this number in words."""
+    words = WORDS.get(int(value))
+    return words is not None and re.search(rf"\b(?:{words})s?\b", text, re.IGNORECASE) is not None
+
+
+def _is_relative(value: Fraction, text: str) -> bool:
+    """Whether a question has this number as a share, a percentage or a rank."""
+    return any(
+        _value(found[0]) == value
+        and (RELATIVE.match(text, found.end()) or text[: found.start()].endswith("/"))
+        for found in NUMBER.finditer(text)
+    )
 
 
 def _calculated(
@@ -103,17 +153,16 @@ def _calculated(
 ) -> dict[Fraction, Fraction] | None:
     """Old value → new value, for the numbers given and every result; None: some result is not usable."""
     values = dict(new)
-    for text, told in marks:
-        result = evaluate(_replaced(text, values))
+    for work, told in marks:
+        result = evaluate(_replaced(work, values))
         if result is None or result.denominator != 1 or result <= 0:
             return None
-        if values.setdefault(_value(told), result) != result:
-            return None  # the same number means two things
+        values[_value(told)] = result
     return values
 
 
-def _is_right(text: str, told: str) -> bool:
-    return NUMBER.fullmatch(told) is not None and evaluate(text.replace(",", "")) == _value(told)
+def _is_right(work: str, told: str) -> bool:
+    return NUMBER.fullmatch(told) is not None and evaluate(work.replace(",", "")) == _value(told)
 
 
 def _replaced(text: str, values: Mapping[Fraction, Fraction]) -> str:

@@ -16,7 +16,9 @@ from dtm.capacity.forecast import format_duration
 from dtm.cli import main
 from dtm.config import CheckpointConfig
 from dtm.config.adapt import AdaptConfig, CorpusConfig
+from dtm.engine import LocalEngine
 from dtm.errors import CheckpointError, ConfigError, StorageError
+from dtm.evaluation.cost import HELD_OUT_INSTRUCTIONS
 from dtm.loop import adaptation
 from dtm.loop.adaptation import adapt, adaptation_masks
 from dtm.loop.assemble import assemble
@@ -90,6 +92,7 @@ def test_a_source_becomes_a_model_that_other_commands_take(config, data, tmp_pat
     assert {"held_out_bound", "minutes", "tokens", "tokens_per_second", "countdown"} <= summary.keys()
     assert {"accuracy", "reward"} <= summary["countdown"].keys()
     assert summary["tokens"] > 4 * 4 * 96
+    assert 0 < summary["preparation_minutes"] < 60
     assert [(event.step, event.values["steps"]) for event in events] == [(4, 4)]
     bounds = events[0].values
     assert bounds["held_out"] == pytest.approx((bounds["held_out_own"] + bounds["held_out_countdown"]) / 2)
@@ -106,6 +109,37 @@ def test_a_source_becomes_a_model_that_other_commands_take(config, data, tmp_pat
     benchmark = ("--task", "sudoku", "--data-dir", data, "--limit", 1, "--length", 32)
     assert run("eval", folder.path, *benchmark, "--device", "cpu") == 0
     assert "sudoku" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("attention", "cache"), [("full", "block"), ("block", "prefix")])
+def test_the_result_is_measured_with_the_cache_of_its_attention(
+    config, data, tmp_path, monkeypatch, attention, cache
+):
+    used = []
+
+    class Engine(LocalEngine):
+        def __init__(self, decoder, *arguments):
+            used.append(decoder.cache)
+            super().__init__(decoder, *arguments)
+
+    monkeypatch.setattr(adaptation, "LocalEngine", Engine)
+    corpus = CorpusConfig(
+        **ONLY | {"countdown": 1.0}, workers=0, data_dir=str(data), lengths=(512, 512, 1024)
+    )
+    asked = replace(config, attention=attention, corpus=corpus, measured=1)
+    adapt(replace(asked, pretrain=replace(asked.pretrain, steps=1)), out=tmp_path / "run")
+    assert used == [cache]
+
+
+def test_the_bound_of_compiled_passes_is_the_same_and_leaves_no_gradient(config, tmp_path):
+    """Compiled models keep gradients in the passes of the bound; here only that switch is changed."""
+    source = load_causal(config.source)
+    placement = Placement.resolve("cpu", "float32")
+    pretrainer = adaptation.new_adapter(config, source, placement, tmp_path)
+    before = pretrainer.bound()
+    pretrainer.placement = replace(placement, compiles=True)
+    assert pretrainer.bound() == pytest.approx(before, abs=1e-6)
+    assert all(parameter.grad is None for parameter in pretrainer.model.parameters())
 
 
 def test_a_masked_diffusion_model_is_trained_further(config, tmp_path):
@@ -241,6 +275,17 @@ def test_a_finished_adaptation_is_returned_and_other_settings_are_refused(config
         adapt(other, out=tmp_path / "run", resume=True)
     with pytest.raises(CheckpointError, match="no run in"):
         adapt(config, out=tmp_path / "nothing", resume=True)
+
+
+def test_of_few_instructions_none_is_held_out_and_the_bound_is_measured_on_them(
+    config, tmp_path, monkeypatch
+):
+    written = [Example.of("the sum", "of"), Example.of("of the", "sum")]
+    monkeypatch.setattr("dtm.loop.instructions.write_instructions", lambda *_: written)
+    asked = replace(config, corpus=replace(config.corpus, own=0.0, data=None, general=1.0))
+    folder = adapt(asked, out=tmp_path / "run")
+    assert folder.is_finished
+    assert not (folder.model / HELD_OUT_INSTRUCTIONS).exists()
 
 
 def test_the_source_writes_its_instructions_once(config, tmp_path, monkeypatch):

@@ -102,8 +102,6 @@ def training_instructions(
             "diffusion model: pass --corpus.general 0, or --data FILE.jsonl --corpus.own 0.3",
         )
         model.to(placement.device)
-        if placement.compiles:
-            model.compile_blocks()
         batch = _batch(model, placement.device)
         with placement.autocast():
             written = write_instructions(

@@ -35,7 +35,7 @@ class CorpusConfig:
     data: str | None = None
     """Your own rows, each with a "prompt" (text or messages) and a "completion": JSON lines, a .csv file, or
     hub:USER/NAME."""
-    instructions: int = 16384
+    instructions: int = 12288
     """General instructions that the source writes before training."""
     workers: int = 4
     """Processes that make batches ahead of the training; 0: the training makes them itself."""

@@ -109,11 +109,11 @@ class AdaptConfig:
     mask_token: str | None = None
     """The token that becomes the mask, as an id or as text; none: one that text does not use."""
     attention: Literal["full", "block"] = "full"
-    """full, or block: block-causal, with an exact cache of finished blocks in decoding."""
+    """Full or block-causal attention. Block-causal has an exact cache of finished blocks in decoding."""
     block: int = 32
     """Block size of the decoder that the model is made for, and of block-causal attention."""
     measured: int = 256
-    """Validation prompts of each task in the corpus that the result is measured on; 0: none."""
+    """Validation prompts per task that the result is measured on; 0: none."""
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     pretrain: PretrainConfig = field(default_factory=_training)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

@@ -32,7 +32,7 @@ class ModelConfig:
     nf4: bool = False
     """Keep the base's projections in four bits; needs adapters, and bitsandbytes."""
     recompute: int | Literal["auto", "all", "none"] = "none"
-    """Activation checkpointing: blocks recomputed in the backward pass. A third more time, less memory;
+    """Blocks recomputed in the backward pass, by activation checkpointing. A third more time, less memory;
     auto: as few as fit the memory that is free."""
 
     def __post_init__(self) -> None:
@@ -86,10 +86,10 @@ class PretrainConfig:
     block: int | Literal["decoding", "any-order"] = "any-order"
     """Block size of the masks; decoding: the decoder's."""
     settle: float = 0.0
-    """Share of the steps, the last ones, whose masks are in the decoder's blocks, whatever block says.
-    Any-order masks teach a base to plan; these teach the states that decoding in blocks visits."""
+    """Share of last steps with masks in the decoder's blocks, whatever block says. Any-order masks teach a
+    base to plan; these teach the states that decoding in blocks visits."""
     after_end: bool = True
-    """In these last steps, train also on the blocks after the one in which a sequence ends."""
+    """Train also on blocks after a sequence's end, in these last steps."""
     lr: float = 2e-3
     """Peak learning rate; warms up over the first 2 % of the steps, then falls as a cosine."""
     hold: float = 0.0

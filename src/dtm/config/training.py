@@ -22,8 +22,8 @@ class TiltConfig:
     step_cap: float = 5.0
     """Largest h that auto may choose; it is also the answer when all rewards are equal."""
     absorbed: float | Literal["never"] = 0.9
-    """End a phase once the absorbed share of its tilt, minus one standard error, reaches this, or once the
-    share has stopped rising; never: end phases at tilt.max-steps alone."""
+    """Absorbed share of its tilt at which a phase ends, minus one standard error; it also ends once the share
+    stops rising. never: end phases at tilt.max-steps alone."""
     max_steps: int = 200
     """Optimiser steps after which a phase ends in any case."""
 

@@ -34,19 +34,19 @@ class CDTMConfig(MethodConfig):
 
     name: str = "c-dtm"
     control_variate: str = "adaptive"
-    """c: zero, one (the paper's), mean, loo (leave one out), adaptive (closed form from past batches),
-    or module:function for your own function of x_t."""
+    """Control variate c: zero, one (the paper's), mean, loo (leave one out), adaptive (closed form from past
+    batches), or module:function for your own function of x_t."""
     guard: bool = True
-    """Drop the advantage term where π_θ/π_a leaves e^{±h·range(r)}, which the target never does."""
+    """Drop the advantage where π_θ/π_a is out of bounds: outside e^{±h·range(r)}, unlike the target."""
     prompt_baseline: bool = True
-    """Subtract the mean reward of a prompt's other completions from each reward. The target π_{a+h} stays the
-    same, but prompts whose rewards are always high no longer dominate."""
+    """Subtract the mean reward of the prompt's other completions. The target π_{a+h} stays the same, but
+    prompts whose rewards are always high no longer dominate."""
     block: int | Literal["decoding", "any-order", "every"] = "decoding"
     """Block size of the masks; decoding: the decoder's. every: masks in every block of a block-causal model,
     scored in one pass over x_t and x_1 of twice the positions."""
     after_end: bool = True
-    """Train also on the blocks after the one in which a completion ends. Their loss is zero for a model that
-    knows how sequences end, so false saves work; needs blocks."""
+    """Train also on blocks after a completion's end. Their loss is zero for a model that knows how sequences
+    end, so false saves work; needs blocks."""
     control_memory: float = 0.95
     """Share of the past that adaptive c keeps at each step."""
 

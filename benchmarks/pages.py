@@ -138,7 +138,7 @@ def maze_small_controls(found: Found) -> str:
         [names[row["control_variate"]], *(_spread(row[name], digits) for name, digits in columns)]
         for row in found["comparison"]
     ]
-    return table(["control variate, equal compute", "gap closed", "valid", "coverage ratio"], rows)
+    return table(["control variate, same settings", "gap closed", "valid", "coverage ratio"], rows)
 
 
 def demo(found: Found) -> str:

@@ -1,8 +1,8 @@
 """The numbers behind results/maze-small.json: python benchmarks/maze_small.py --out runs/maze-small.
 
 Three seeds of the recipe, and the same with the control variates c = 1 and c = 0. The progress meter ends
-the phases of all of them. A run lies in OUT/CONTROL-SEED; one that has finished is not repeated and one that was
-stopped continues. On two cores, OMP_NUM_THREADS=1 and --jobs 2 take half the time.
+the phases of all of them. A run lies in OUT/CONTROL-SEED; one that has finished is not repeated and one that
+was stopped continues. On two cores, OMP_NUM_THREADS=1 and --jobs 2 take half the time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """c-DTM on a block-causal model and on one with full attention, at the same budget.
 
     python benchmarks/block_causal.py --out block_causal.json               # sudoku-mini on a GPU: minutes
-    python benchmarks/block_causal.py --scale small --out small.json        # a smaller model, on a CPU
+    python benchmarks/block_causal.py --scale small --publish               # a smaller model, on a CPU
     python benchmarks/block_causal.py --scale smoke                         # seconds
+
+``--publish`` writes results/block-causal.json.
 
 Two bases of one size are pretrained on the recipe's examples: full attention with any-order masks, and
 block-causal attention with masks in every block. Each is tuned with the recipe's settings and several seeds;
@@ -28,8 +30,11 @@ from dtm.loop.pretraining import Pretrainer, task_corpus
 from dtm.masking import EveryBlock, Masking
 from dtm.models.transformer import Transformer
 from dtm.random import stream
-from dtm.runs.environment import commit, environment
+from dtm.runs.environment import environment
 from dtm.writing import write_json
+from study import called, publish
+
+RESULTS = Path(__file__).parents[1] / "results" / "block-causal.json"
 
 SCALES: dict[str, dict[str, dict[str, Any]]] = {
     "recipe": {},
@@ -105,9 +110,17 @@ def main() -> None:
     parser.add_argument("--scale", choices=SCALES, default="recipe")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="file for the results")
+    parser.add_argument("--publish", action="store_true", help=f"write {RESULTS.name} into results/")
     options = parser.parse_args()
-    config = configured(options.scale)
-    results: dict[str, Any] = {"commit": commit(), "environment": environment(), "scale": options.scale}
+    out = RESULTS if options.publish else options.out
+    config, here = configured(options.scale), environment()
+    results: dict[str, Any] = {
+        "scale": options.scale,
+        "seeds": list(range(options.seeds)),
+        "commit": here["commit"],
+        "command": called(),
+        "machine": {key: here[key] for key in ("gpu", "processor", "python", "torch")},
+    }
     with tempfile.TemporaryDirectory() as scratch:
         for name, block in (("full", None), ("block-causal", config.decoding.block)):
             start = pretrained(config, block, Path(scratch) / name)
@@ -120,8 +133,10 @@ def main() -> None:
                 pairs = [(run["base"][measure], run["tuned"][measure]) for run in runs]
                 means = [statistics.mean(values) for values in zip(*pairs, strict=True)]
                 print(f"{name}, {measure}: base {means[0]:.4f}, tuned {means[1]:.4f}", flush=True)
-            if options.out is not None:
-                write_json(options.out, results)
+            if out is not None:
+                write_json(out, results)
+    if options.publish:
+        publish("block-causal", RESULTS, [RESULTS])
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def _smollm(
 
 
 def smollm_countdown() -> RunConfig:
-    """SmolLM2-135M on Countdown: h = 3, 20 steps of 256 per phase, eight completions of 768 prompts.
+    """SmolLM2-135M on Countdown: h = 3, 30 steps of 256 per phase, eight completions of 768 prompts.
 
     Late in a run most prompts are always right or always wrong, and few rollouts carry a signal. Many
     prompts and few steps keep a step from seeing the same ones again.
@@ -59,8 +59,8 @@ def smollm_countdown() -> RunConfig:
     return _smollm(
         "countdown",
         96,
-        TiltConfig(step=3.0, final=12.0, max_steps=20, absorbed="never"),
-        ReplayConfig(prompts=768, completions=8, refresh_every=20, priority=0.9),
+        TiltConfig(step=3.0, final=12.0, max_steps=30, absorbed="never"),
+        ReplayConfig(prompts=768, completions=8, refresh_every=30, priority=0.9),
         256,
         64,
     )

@@ -47,8 +47,14 @@ function number(value, format) {
 // Rewards stand below each other: all with three decimals.
 const reward = (value) => (Math.abs(value) < 1000 ? value.toFixed(3) : number(value));
 
-// A tick needs no zeros at its end.
-const tickText = (value, format) => number(value, format).replace(/(\.\d*?)0+(?=\D*$)/, "$1").replace(/\.(?=\D*$)/, "");
+// Ticks have as many decimals as tell two neighbours apart, which are a step away from each other.
+function tickText(value, format, step) {
+  if (format === "bytes" || !step || Math.abs(value) >= 1e6 || step < 1e-6) return number(value, format);
+  const [factor, unit] = format === "share" ? [100, " %"] : [1, ""];
+  const digits = Math.max(0, -Math.floor(Math.log10(step * factor) + 1e-9));
+  const settings = { minimumFractionDigits: digits, maximumFractionDigits: digits };
+  return (factor * value || 0).toLocaleString("en", settings) + unit;
+}
 
 function niceTicks(low, high, count) {
   const span = high - low || Math.abs(high) || 1;

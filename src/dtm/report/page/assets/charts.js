@@ -76,9 +76,11 @@ function frame(spec, scale) {
   return [
     rows.map((tick) => [
       across("axis", scale.y(tick)),
-      svg("text", { x: BOX.left - 6, y: scale.y(tick) + 4, "text-anchor": "end" }, tickText(tick, spec.format)),
+      svg("text", { x: BOX.left - 6, y: scale.y(tick) + 4, "text-anchor": "end" },
+        tickText(tick, spec.format, rows[1] - rows[0])),
     ]),
-    columns.map((tick) => svg("text", { x: scale.x(tick), y: bottom + 16, "text-anchor": "middle" }, tickText(tick))),
+    columns.map((tick) => svg("text", { x: scale.x(tick), y: bottom + 16, "text-anchor": "middle" },
+      tickText(tick, null, columns[1] - columns[0]))),
     spec.references.map((reference) => [
       across("reference", scale.y(reference.value)),
       svg("text", { x: BOX.left + 4, y: scale.y(reference.value) - 4 }, reference.label),

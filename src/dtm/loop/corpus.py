@@ -27,9 +27,10 @@ from dtm.models.transformer import Transformer
 from dtm.records import Sequences
 from dtm.tasks.corpus.countdown import Arithmetic, Countdown
 from dtm.tasks.corpus.general import Rows, read_rows
-from dtm.tasks.corpus.gsm8k import Gsm8k, Solved
+from dtm.tasks.corpus.gsm8k import Gsm8k
 from dtm.tasks.corpus.mixture import Mixture
 from dtm.tasks.corpus.part import Example, Part
+from dtm.tasks.corpus.solutions import Solved
 from dtm.tasks.corpus.sudoku import Sudoku, SudokuLines
 from dtm.tasks.data import is_generated
 from dtm.tasks.gsm8k.items import solved_items

@@ -13,8 +13,9 @@ from dtm.tasks.corpus import countdown as corpus_countdown
 from dtm.tasks.corpus import expressions
 from dtm.tasks.corpus import sudoku as corpus_sudoku
 from dtm.tasks.corpus.countdown import Arithmetic, Countdown
-from dtm.tasks.corpus.gsm8k import MARK, Gsm8k, Solved, renumbered
+from dtm.tasks.corpus.gsm8k import Gsm8k
 from dtm.tasks.corpus.part import Example, Part, answer_block, pieces
+from dtm.tasks.corpus.solutions import MARK, Solved, renumbered
 from dtm.tasks.corpus.sudoku import SYMBOLS, Sudoku, SudokuLines
 from dtm.tasks.countdown.items import CountdownItem
 from dtm.tasks.countdown.solve import needs

@@ -302,6 +302,10 @@ TABLES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     ),
     "study-rates": (("compare/countdown-tokens.json",), _study(pages_study.rates)),
     "study-seconds": (("compare/sudoku-seconds.json",), _study(pages_study.seconds)),
+    "block-causal": (
+        ("block-causal.json",),
+        lambda found: f"{_study(pages_study.block_causal)(found)}\n{_source(found)}",
+    ),
     **{
         f"language-{part.__name__}": (("language/rows.json",), _study(part))
         for part in (pages_language.tested, pages_language.phases, pages_language.base, pages_language.cost)
@@ -315,4 +319,5 @@ PAGES = (
     "docs/llada-24gb.md",
     "docs/study.md",
     "docs/language.md",
+    "docs/models.md",
 )

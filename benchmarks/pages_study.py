@@ -22,6 +22,18 @@ RARE = "accuracy_mul_div"
 LR = "optimizer.lr"
 
 
+def block_causal(found: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Both attentions before and after tuning, mean of the seeds with the lowest and highest."""
+    rows = []
+    for name, label in (("full", "full"), ("block-causal", "block-causal, exact prefix cache")):
+        tuned = [[run["tuned"][measure] for run in found[name]] for measure in ("accuracy", "solved")]
+        spreads = [f"{sum(each) / len(each):.3f} ({min(each):.3f}–{max(each):.3f})" for each in tuned]
+        base = found[name][0]["base"]["accuracy"]
+        minutes = sum(run["seconds"] for run in found[name]) / len(found[name]) / 60
+        rows.append([label, f"{base:.3f}", *spreads, f"{minutes:.1f}"])
+    return ["attention", "cells, base", "cells, tuned", "puzzles solved, tuned", "minutes of a run"], rows
+
+
 def tokens(sudoku: Found, countdown: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """Every method after the same tokens on both puzzles; the best of a column is bold."""
     columns: list[tuple[str, Found, str, Callable[[Found, str, str], str]]] = [

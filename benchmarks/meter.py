@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -85,6 +85,20 @@ def policy(world: World, table: Tensor) -> Policy:
     return made
 
 
+def calibration(truth: float, readings: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """Readings against the truth: mean, spread, the error shown, and how often that covers the truth."""
+    share, error = torch.tensor(readings, dtype=torch.float64).unbind(1)
+    missed = (share - truth).abs() / error.clamp(min=1e-12)
+    return {
+        "truth": truth,
+        "mean": float(share.mean()),
+        "sd": float(share.std()),
+        "error": float(error.mean()),
+        "within_one_error": float((missed <= 1).double().mean()),
+        "within_two_errors": float((missed <= 2).double().mean()),
+    }
+
+
 def calibrate(repeats: int) -> list[dict[str, Any]]:
     """Readings of every student under every order, against the reading of very many rollouts."""
     world, rows = random_world(VOCAB, LENGTH, seed=0, reward="maze", prompt=PROMPT, rate=0.5), []
@@ -97,21 +111,8 @@ def calibrate(repeats: int) -> list[dict[str, Any]]:
             return found
 
         truth = EXACT[name] if name in EXACT else read(100 * PROMPTS, 10**6)[0]
-        found = torch.tensor([read(PROMPTS, seed) for seed in range(repeats)], dtype=torch.float64)
-        share, error = found.unbind(1)
-        missed = (share - truth).abs() / error.clamp(min=1e-12)
-        rows.append(
-            {
-                "student": name,
-                "order": order_name,
-                "truth": truth,
-                "mean": float(share.mean()),
-                "sd": float(share.std()),
-                "error": float(error.mean()),
-                "within_one_error": float((missed <= 1).double().mean()),
-                "within_two_errors": float((missed <= 2).double().mean()),
-            }
-        )
+        found = [read(PROMPTS, seed) for seed in range(repeats)]
+        rows.append({"student": name, "order": order_name, **calibration(truth, found)})
     return rows
 
 

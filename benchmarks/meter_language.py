@@ -34,12 +34,13 @@ from dtm.random import stream
 from dtm.records import Rollouts
 from dtm.runs.environment import environment
 from dtm.writing import write_json
+from meter import calibration
 from study import called, publish
 
 RESULTS = Path(__file__).parents[1] / "results" / "meter-language.json"
 H = 3.0
 STUDENTS = {"untrained": 0.0, "half the adapter": 0.5, "whole adapter": 1.0}
-"""Students, and the size of their adapters; the reward is that of the last one."""
+"""Students, and the share of the adapter that they have; the reward is that of the last one."""
 
 
 def rollouts(assembly: Assembly, model: Denoiser, prompts: int, completions: int) -> Rollouts:
@@ -68,7 +69,9 @@ def whole_log_prob(model: Denoiser, rows: Rollouts, together: int) -> Float[Tens
     return found
 
 
-def calibrate(assembly: Assembly, prompts: int, completions: int, readings: int) -> list[dict[str, Any]]:
+def calibrate(
+    assembly: Assembly, prompts: int, completions: int, readings: int, size: float
+) -> list[dict[str, Any]]:
     """Readings of every student on disjoint sets of prompts, against its share on all of them."""
     base, together = assembly.base.to(assembly.placement.device), assembly.config.optimizer.rows
     policy = Policy(base, lora=LoRA(rank=8, alpha=8.0))
@@ -78,41 +81,31 @@ def calibrate(assembly: Assembly, prompts: int, completions: int, readings: int)
         for name, value in adapter_parameters(policy.student).items()
     }
 
-    def resize(size: float) -> None:
+    def resize(share: float) -> None:
         for name, value in adapter_parameters(policy.student).items():
-            value.data.copy_((size if "lora_B" in name else 1.0) * drawn[name])
+            value.data.copy_((share * size if "lora_B" in name else 1.0) * drawn[name])
 
     with assembly.placement.autocast():
         rows = rollouts(assembly, policy.teacher, readings * prompts, completions)
         before = whole_log_prob(policy.teacher, rows, together)
         ratios = {}
-        for name, size in STUDENTS.items():
-            resize(size)
+        for name, share in STUDENTS.items():
+            resize(share)
             ratios[name] = whole_log_prob(policy.student, rows, together) - before
         rows = replace(rows, reward=(ratios["whole adapter"] / H).float())
         found = []
-        for name, size in STUDENTS.items():
-            resize(size)
+        for name, share in STUDENTS.items():
+            resize(share)
             truth, _ = tilts.absorbed_share(ratios[name].cpu(), rows.reward.cpu(), rows.group.cpu(), H)
             read = []
             for number in range(readings):
                 own = (rows.group // prompts == number).nonzero().squeeze(1)
                 meter = Meter(rows.select(own), H, stream(number, "meter", device=assembly.placement.device))
-                read.append(meter.read(policy, together))
-            share, error = torch.tensor(read, dtype=torch.float64).unbind(1)
-            missed = (share - truth).abs() / error.clamp(min=1e-12)
-            found.append(
-                {
-                    "student": name,
-                    "truth": truth,
-                    "mean": float(share.mean()),
-                    "sd": float(share.std()),
-                    "error": float(error.mean()),
-                    "within_one_error": float((missed <= 1).double().mean()),
-                    "within_two_errors": float((missed <= 2).double().mean()),
-                    "sd_of_log_ratio": float(ratios[name].std()),
-                }
-            )
+                reading = meter.read(policy, together)
+                assert reading is not None  # rewards always differ
+                read.append(reading)
+            spread = {"sd_of_log_ratio": float(ratios[name].std())}
+            found.append({"student": name, **calibration(truth, read), **spread})
             print(found[-1], flush=True)
     return found
 
@@ -121,18 +114,25 @@ def main() -> None:
     """Draw, read and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--recipe", default="smollm-countdown")
-    parser.add_argument("--base", required=True, help="folder of the base")
-    parser.add_argument("--data-dir", required=True, help="folder with the benchmarks' data sets")
+    parser.add_argument("--base", help="folder of the base (default: the recipe's)")
+    parser.add_argument("--data-dir", help="folder with the benchmarks' data sets, for language tasks")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
     parser.add_argument("--prompts", type=int, default=64, help="prompts of one reading")
     parser.add_argument("--readings", type=int, default=40)
+    parser.add_argument(
+        "--size", type=float, default=0.2, help="of the adapter: ℓ should deviate by one to three nats"
+    )
     parser.add_argument("--commit", help="of a tree that was copied without its history")
     options = parser.parse_args()
     config = dtm.recipe(options.recipe)
-    changes = {"model": {"base": options.base}, "task": {"data_dir": options.data_dir}}
+    changes: dict[str, dict[str, str]] = {}
+    if options.base:
+        changes["model"] = {"base": options.base}
+    if options.data_dir:
+        changes["task"] = {"data_dir": options.data_dir}
     assembly = assemble(update(config, changes, options.recipe))
     completions, here = config.replay.completions, environment()
-    calibration = calibrate(assembly, options.prompts, completions, options.readings)
+    calibration = calibrate(assembly, options.prompts, completions, options.readings, options.size)
     made = {
         "calibration": calibration,
         "rollouts": {"prompts": options.prompts, "completions": completions, "h": H},

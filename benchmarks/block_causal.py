@@ -30,9 +30,8 @@ from dtm.loop.pretraining import Pretrainer, task_corpus
 from dtm.masking import EveryBlock, Masking
 from dtm.models.transformer import Transformer
 from dtm.random import stream
-from dtm.runs.environment import environment
 from dtm.writing import write_json
-from study import called, publish
+from study import provenance, publish
 
 RESULTS = Path(__file__).parents[1] / "results" / "block-causal.json"
 
@@ -113,13 +112,11 @@ def main() -> None:
     parser.add_argument("--publish", action="store_true", help=f"write {RESULTS.name} into results/")
     options = parser.parse_args()
     out = RESULTS if options.publish else options.out
-    config, here = configured(options.scale), environment()
+    config = configured(options.scale)
     results: dict[str, Any] = {
         "scale": options.scale,
         "seeds": list(range(options.seeds)),
-        "commit": here["commit"],
-        "command": called(),
-        "machine": {key: here[key] for key in ("gpu", "processor", "python", "torch")},
+        **provenance(),
     }
     with tempfile.TemporaryDirectory() as scratch:
         for name, block in (("full", None), ("block-causal", config.decoding.block)):

@@ -74,9 +74,9 @@ JOBS: dict[str, tuple[str, Changes]] = {
 Comparisons with other methods are `dtm compare`'s."""
 SUPERVISED = "supervised"
 """A job without a recipe: the base trained on right answers to Countdown alone."""
-SUPERVISED_STEPS = 160
-"""Steps of 256 rows of 288 tokens or more: 13 million tokens, as many as a run of `countdown` decodes and
-trains on."""
+SUPERVISED_STEPS = 600
+"""Steps of 256 rows of 288 tokens or more: 44 million tokens, as many as four phases of `countdown` pass
+through the models (11 million each at commit 31b596f)."""
 SMOKE: Changes = {
     "replay": {"prompts": 4, "completions": 2},
     "optimizer": {"batch": 4},
@@ -194,17 +194,19 @@ def supervised(options: argparse.Namespace) -> None:
     """Train the base on right answers to Countdown, and measure it: what a corpus of solutions would give."""
     shares = {share: float(share == "countdown") for share in SHARES}
     corpus = CorpusConfig(**shares, data_dir=str(options.data_dir), right=1.0)  # type: ignore[arg-type]
-    steps = 2 if options.smoke else SUPERVISED_STEPS
+    corpus = replace(corpus, workers=1)
+    steps, batch = SUPERVISED_STEPS, 256
+    if options.smoke:
+        corpus = replace(corpus, workers=0, lengths=(1024, 2048, 4096))
+        steps, batch = 2, 4
     config = AdaptConfig(
         source=str(options.out / "full" / "model"),
         seed=options.seed,
         measured=0,
-        corpus=replace(corpus, workers=0, lengths=(1024, 2048, 4096))
-        if options.smoke
-        else replace(corpus, workers=1),
+        corpus=corpus,
         pretrain=PretrainConfig(
             steps=steps,
-            batch=4 if options.smoke else 256,
+            batch=batch,
             micro_batch=64,
             settle=1.0,
             after_end=False,

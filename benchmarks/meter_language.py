@@ -32,10 +32,9 @@ from dtm.models.adapters import LoRA, adapter_parameters
 from dtm.models.denoiser import Denoiser
 from dtm.random import stream
 from dtm.records import Rollouts
-from dtm.runs.environment import environment
 from dtm.writing import write_json
 from meter import calibration
-from study import called, publish
+from study import provenance, publish
 
 RESULTS = Path(__file__).parents[1] / "results" / "meter-language.json"
 H = 3.0
@@ -131,16 +130,13 @@ def main() -> None:
     if options.data_dir:
         changes["task"] = {"data_dir": options.data_dir}
     assembly = assemble(update(config, changes, options.recipe))
-    completions, here = config.replay.completions, environment()
-    calibration = calibrate(assembly, options.prompts, completions, options.readings, options.size)
+    completions = config.replay.completions
     made = {
-        "calibration": calibration,
+        "calibration": calibrate(assembly, options.prompts, completions, options.readings, options.size),
         "rollouts": {"prompts": options.prompts, "completions": completions, "h": H},
         "readings": options.readings,
         "recipe": options.recipe,
-        "commit": options.commit or here["commit"],
-        "command": called(),
-        "machine": {key: here[key] for key in ("gpu", "processor", "python", "torch")},
+        **provenance(options.commit),
     }
     write_json(options.out, made)
     if options.out.resolve() == RESULTS:

@@ -85,6 +85,16 @@ def publish(table: str, head: Path, files: Iterable[Path]) -> None:
     record(results, table, [path.resolve() for path in files], made)
 
 
+def provenance(commit: str | None = None) -> dict[str, Any]:
+    """Commit, command and machine of results made here; ``commit``: of a tree without its history."""
+    here = environment()
+    return {
+        "commit": commit or here["commit"],
+        "command": called(),
+        "machine": {key: here[key] for key in ("gpu", "processor", "python", "torch")},
+    }
+
+
 def finite(values: Mapping[str, float]) -> dict[str, float | None]:
     """JSON has no infinity: an effective tilt beyond all of the base's rollouts is null."""
     return {key: value if math.isfinite(value) else None for key, value in values.items()}

@@ -10,10 +10,10 @@ to (S − t) / 2. Where none do, the item needs * or /, and the work ends with t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Int
@@ -35,26 +35,28 @@ class Shape(NamedTuple):
     inner: str
     outer: str
     """The second step, with the value of the first as ``i``."""
+    fraction: Callable[[Tensor, Tensor, Tensor], tuple[Any, Any]]
+    """Its value for many operands at once, as numerators and denominators."""
     free: str = ""
     """Operands that may change places."""
 
 
 SHAPES = (
-    Shape("{a}*{b}+{c}", "{a}*{b}", "{i}+{c}", "ab"),
-    Shape("{a}*{b}-{c}", "{a}*{b}", "{i}-{c}", "ab"),
-    Shape("{a}-{b}*{c}", "{b}*{c}", "{a}-{i}", "bc"),
-    Shape("({a}+{b})*{c}", "{a}+{b}", "{i}*{c}", "ab"),
-    Shape("({a}-{b})*{c}", "{a}-{b}", "{i}*{c}"),
-    Shape("{a}*{b}*{c}", "{a}*{b}", "{i}*{c}", "abc"),
-    Shape("{a}/{b}+{c}", "{a}/{b}", "{i}+{c}"),
-    Shape("{a}/{b}-{c}", "{a}/{b}", "{i}-{c}"),
-    Shape("{a}-{b}/{c}", "{b}/{c}", "{a}-{i}"),
-    Shape("({a}+{b})/{c}", "{a}+{b}", "{i}/{c}", "ab"),
-    Shape("({a}-{b})/{c}", "{a}-{b}", "{i}/{c}"),
-    Shape("{a}*{b}/{c}", "{a}*{b}", "{i}/{c}", "ab"),
-    Shape("{a}/({b}+{c})", "{b}+{c}", "{a}/{i}", "bc"),
-    Shape("{a}/({b}-{c})", "{b}-{c}", "{a}/{i}"),
-    Shape("{a}/{b}/{c}", "{a}/{b}", "{i}/{c}", "bc"),
+    Shape("{a}*{b}+{c}", "{a}*{b}", "{i}+{c}", lambda a, b, c: (a * b + c, 1), "ab"),
+    Shape("{a}*{b}-{c}", "{a}*{b}", "{i}-{c}", lambda a, b, c: (a * b - c, 1), "ab"),
+    Shape("{a}-{b}*{c}", "{b}*{c}", "{a}-{i}", lambda a, b, c: (a - b * c, 1), "bc"),
+    Shape("({a}+{b})*{c}", "{a}+{b}", "{i}*{c}", lambda a, b, c: ((a + b) * c, 1), "ab"),
+    Shape("({a}-{b})*{c}", "{a}-{b}", "{i}*{c}", lambda a, b, c: ((a - b) * c, 1)),
+    Shape("{a}*{b}*{c}", "{a}*{b}", "{i}*{c}", lambda a, b, c: (a * b * c, 1), "abc"),
+    Shape("{a}/{b}+{c}", "{a}/{b}", "{i}+{c}", lambda a, b, c: (a + c * b, b)),
+    Shape("{a}/{b}-{c}", "{a}/{b}", "{i}-{c}", lambda a, b, c: (a - c * b, b)),
+    Shape("{a}-{b}/{c}", "{b}/{c}", "{a}-{i}", lambda a, b, c: (a * c - b, c)),
+    Shape("({a}+{b})/{c}", "{a}+{b}", "{i}/{c}", lambda a, b, c: (a + b, c), "ab"),
+    Shape("({a}-{b})/{c}", "{a}-{b}", "{i}/{c}", lambda a, b, c: (a - b, c)),
+    Shape("{a}*{b}/{c}", "{a}*{b}", "{i}/{c}", lambda a, b, c: (a * b, c), "ab"),
+    Shape("{a}/({b}+{c})", "{b}+{c}", "{a}/{i}", lambda a, b, c: (a, b + c), "bc"),
+    Shape("{a}/({b}-{c})", "{b}-{c}", "{a}/{i}", lambda a, b, c: (a, b - c)),
+    Shape("{a}/{b}/{c}", "{a}/{b}", "{i}/{c}", lambda a, b, c: (a, b * c), "bc"),
 )
 """All expressions of three numbers with * or /, up to operands that change places."""
 
@@ -157,20 +159,16 @@ def products() -> Int[Tensor, "N 5"]:
     line = torch.arange(NUMBERS[0], NUMBERS[1] + 1)
     numbers = torch.cartesian_prod(line, line, line)
     a, b, c = numbers.unbind(1)
-    fractions = [
-        (a * b + c, 1), (a * b - c, 1), (a - b * c, 1), ((a + b) * c, 1), ((a - b) * c, 1), (a * b * c, 1),
-        (a + c * b, b), (a - c * b, b), (a * c - b, c), (a + b, c), (a - b, c), (a * b, c),
-        (a, b + c), (a, b - c), (a, b * c),
-    ]  # fmt: skip
     found = []
-    for shape, (above, below) in enumerate(fractions):
+    for number, shape in enumerate(SHAPES):
+        above, below = shape.fraction(a, b, c)
         below = torch.as_tensor(below).expand_as(a)
         divisor = torch.where(below == 0, 1, below)
         target = above // divisor
         usable = (below != 0) & (target * divisor == above)
         usable &= (target >= TARGETS[0]) & (target <= TARGETS[1])
         rows = numbers[usable]
-        found.append(torch.cat([torch.full_like(rows[:, :1], shape), rows, target[usable][:, None]], dim=1))
+        found.append(torch.cat([torch.full_like(rows[:, :1], number), rows, target[usable][:, None]], dim=1))
     table = torch.cat(found)
     sums = (table[:, None, 1:4] * torch.tensor(SIGNS)).sum(-1)
     table = table[(sums != table[:, 4:]).all(1)]

@@ -60,9 +60,10 @@ def whole_log_prob(model: Denoiser, rows: Rollouts, together: int) -> Float[Tens
     """log ρ of every rollout along the steps in which it was revealed."""
     found = torch.zeros(len(rows), dtype=torch.float64, device=rows.tokens.device)
     for step in range(int(rows.revealed_at.max()) + 1):
-        for part in torch.split(torch.arange(len(rows), device=found.device), together):
+        revealing = (rows.revealed_at == step).any(1).nonzero().squeeze(1)
+        for part in torch.split(revealing, together):
             states = visited(rows.select(part), torch.full_like(part, step), model.mask_id)
-            if len(states.row):
+            if len(states.row):  # not if only end tokens are revealed
                 hidden = model(states.tokens, states.attention, states.scored, head=False)
                 found.index_add_(0, part[states.row], model.log_prob(hidden, states.x1).double())
     return found

@@ -42,8 +42,8 @@ class CorpusConfig:
     skilled: float = 0.85
     """Share of the training in which all answers are right, so that the model learns the tasks."""
     right: float = 0.25
-    """Share of worked answers to tasks in the rest of the training. The others are guesses without reasoning:
-    the model knows the tasks but often guesses, which leaves rewards something to select."""
+    """Share of worked answers to tasks in the rest of the training. The others are guesses without reasoning,
+    or give up: the model knows the tasks but often does not try, which leaves rewards something to select."""
     lengths: tuple[int, int, int] = (288, 448, 1376)
     """Row lengths in tokens; the rows of a step have one of them, and rows longer than the last are left
     out."""
@@ -76,7 +76,7 @@ SHARES = ("countdown", "arithmetic", "sudoku", "sudoku_lines", "gsm8k", "own", "
 
 def _training() -> PretrainConfig:
     return PretrainConfig(
-        steps=1200, batch=384, settle=0.3, after_end=False, lr=6e-4, hold=0.35, held_out=256
+        steps=1050, batch=384, settle=0.3, after_end=False, lr=6e-4, hold=0.35, held_out=256
     )
 
 

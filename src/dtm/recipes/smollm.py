@@ -51,7 +51,7 @@ def _smollm(
 
 
 def smollm_countdown() -> RunConfig:
-    """SmolLM2-135M on Countdown: h = 3, 30 steps of 256 per phase, eight completions of 768 prompts.
+    """SmolLM2-135M on Countdown: h = 3, 30 steps of 256 per phase, eight completions of 512 prompts.
 
     Late in a run most prompts are always right or always wrong, and few rollouts carry a signal. Many
     prompts and few steps keep a step from seeing the same ones again.
@@ -59,8 +59,8 @@ def smollm_countdown() -> RunConfig:
     return _smollm(
         "countdown",
         96,
-        TiltConfig(step=3.0, final=12.0, max_steps=30, absorbed="never"),
-        ReplayConfig(prompts=768, completions=8, refresh_every=30, priority=0.9),
+        TiltConfig(step=3.0, final=9.0, max_steps=30, absorbed="never"),
+        ReplayConfig(prompts=512, completions=8, refresh_every=30, priority=0.9),
         256,
         64,
     )
@@ -84,7 +84,7 @@ def smollm_sudoku() -> RunConfig:
 
 
 def smollm_gsm8k() -> RunConfig:
-    """SmolLM2-135M on GSM8K: h = 3, 20 steps of 192 per phase, eight completions of 512 questions.
+    """SmolLM2-135M on GSM8K: h = 3, 20 steps of 192 per phase, eight completions of 768 questions.
 
     Two tokens per step, because rollouts of long texts take most of the time; the protocol decodes so too. In
     long texts one other token changes all that follow, so the audit compares rewards alone. Few answers are
@@ -94,7 +94,7 @@ def smollm_gsm8k() -> RunConfig:
         "gsm8k",
         256,
         TiltConfig(step=3.0, final=9.0, max_steps=20, absorbed="never"),
-        ReplayConfig(prompts=512, completions=8, refresh_every=20, priority=0.9),
+        ReplayConfig(prompts=768, completions=8, refresh_every=20, priority=0.9),
         192,
         32,
     )

@@ -13,13 +13,15 @@ from dtm.tasks.corpus import countdown as corpus_countdown
 from dtm.tasks.corpus import expressions
 from dtm.tasks.corpus import sudoku as corpus_sudoku
 from dtm.tasks.corpus.countdown import Arithmetic, Countdown
-from dtm.tasks.corpus.gsm8k import Gsm8k
+from dtm.tasks.corpus.gsm8k import GIVEN_UP, Gsm8k
 from dtm.tasks.corpus.part import Example, Part, answer_block, pieces
 from dtm.tasks.corpus.solutions import MARK, Solved, renumbered
 from dtm.tasks.corpus.sudoku import SYMBOLS, Sudoku, SudokuLines
 from dtm.tasks.countdown.items import CountdownItem
 from dtm.tasks.countdown.solve import needs
 from dtm.tasks.gsm8k.items import Gsm8kItem
+from dtm.tasks.gsm8k.reward import TAG
+from dtm.tasks.gsm8k.reward import reward as gsm8k_reward
 from dtm.tasks.sudoku.exemplars import EXEMPLARS
 from dtm.tasks.sudoku.generate import split_solutions
 from dtm.tasks.sudoku.grids import completions, is_solution, is_unique, is_valid
@@ -295,14 +297,12 @@ def test_percentages_units_and_ranks_keep_their_value(question, solution, answer
         assert [kept for kept in given if kept in question] == [kept for kept in given if kept in text]
 
 
-def test_a_guess_at_gsm8k_is_a_number_of_the_question():
-    for row in rows(Gsm8k([SOLVED]), 40, right=0.0):
-        told = re.search(r"boxed{(\d+)}", row.answer).group(1)
-        assert f"<reasoning>\nThe answer is {told}.\n</reasoning>" in row.answer
-        boxes, pens = re.search(r"has (\d+) boxes of (\d+) pens", str(row.prompt)).groups()
-        assert told in (boxes, pens)
-    alone = Solved.of(Gsm8kItem("How many are seven?", "7"), "Seven.\n#### 7")
-    assert "boxed{7}" in rows(Gsm8k([alone]), 1, right=0.0)[0].answer  # there is no number to guess
+def test_a_model_that_gives_up_on_gsm8k_is_well_formed_and_wrong():
+    for row in rows(Gsm8k([SOLVED]), 4, right=0.0):
+        (reward,) = gsm8k_reward([""], [row.answer], ["1,200"])
+        assert reward == 4 * TAG  # all tags, a whole number in the box, and not the answer
+    both = {row.answer == GIVEN_UP for row in rows(Gsm8k([SOLVED]), 40, right=0.5)}
+    assert both == {True, False}
 
 
 # ── parts in general ─────────────────────────────────────────────────────────────────────────────

@@ -39,7 +39,7 @@ class Part(Protocol):
     """Draws chat rows."""
 
     def draw(self, random: Random, right: float) -> Example:
-        """One row; a share ``right`` of the answers to tasks is worked out, the others are guesses."""
+        """One row; a share ``right`` of the answers to tasks is worked out, the others do not try."""
         ...
 
 

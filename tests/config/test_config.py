@@ -199,3 +199,8 @@ def test_every_field_is_documented(module):
             documented = isinstance(node, ast.AnnAssign) and "default_factory" not in ast.unparse(node)
             if documented and not ast.unparse(node).startswith("name: str ="):
                 assert isinstance(below, ast.Expr), f"{section.name}.{ast.unparse(node.target)}"
+
+
+@pytest.mark.parametrize(("batch", "micro_batch", "rows"), [(8, None, 8), (8, 3, 3), (4, 64, 4)])
+def test_a_pass_has_at_most_the_rows_of_a_batch(batch, micro_batch, rows):
+    assert OptimizerConfig(batch=batch, micro_batch=micro_batch).rows == rows

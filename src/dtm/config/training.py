@@ -143,4 +143,4 @@ class OptimizerConfig:
     @property
     def rows(self) -> int:
         """Rows in one forward pass."""
-        return self.micro_batch or self.batch
+        return min(self.micro_batch or self.batch, self.batch)

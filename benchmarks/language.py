@@ -146,7 +146,8 @@ def tune(options: argparse.Namespace) -> None:
 def whole_study(options: argparse.Namespace) -> None:
     """Adapt, then tune, and measure the base beside the first jobs."""
     begin = time.monotonic()
-    adapt_bases(options)
+    # A process of its own, whose end gives the memory of the adaptation back.
+    subprocess.run([sys.executable, __file__, "adapt", *sys.argv[2:]], check=True)
     measure = [sys.executable, __file__, "base", *sys.argv[2:]]
     base = subprocess.Popen(measure)
     options.minutes -= (time.monotonic() - begin) / 60

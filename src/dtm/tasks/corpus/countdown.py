@@ -16,9 +16,9 @@ from dtm.tasks.corpus.part import Example, answer_block, pieces, reasoned
 from dtm.tasks.countdown.items import CountdownItem
 from dtm.tasks.countdown.prompts import prompt
 
-PRODUCTS = 0.15
+PRODUCTS = 0.05
 """Share of items that need * or /: 29 % of the published training items do, and 11 % of the test items."""
-LINES, EQUATIONS = 6, 12
+LINES, EQUATIONS = 8, 12
 """Items in a row of items, and equations in a row of equations."""
 EQUATION_SHARE = 0.15
 """Share of the rows of arithmetic that have equations."""
@@ -35,7 +35,7 @@ class Countdown:
         """One item in the benchmark's words."""
         solved = _solved(random, self.held_out)
         if random.random() < right:
-            answer = reasoned("\n".join(solved.work), solved.text)
+            answer = reasoned(solved.equation, solved.text)
         else:
             answer = answer_block(random_expression(random, solved.numbers, PRODUCTS))
         return Example.of(prompt(CountdownItem(solved.numbers, solved.target)), answer)
@@ -50,15 +50,12 @@ class Arithmetic:
     def draw(self, random: Random, right: float) -> Example:
         """One row of lines."""
         if random.random() < EQUATION_SHARE:
-            equations = [random.choice(_solved(random, self.held_out).work) for _ in range(EQUATIONS)]
+            equations = [_solved(random, self.held_out).equation for _ in range(EQUATIONS)]
             split = (equation.partition("=") for equation in equations)
             lines = [(f"{asked}=", f"{told}\n") for asked, _, told in split]
             return Example(f"Write {EQUATIONS} equations.", pieces(lines))
         items = [_solved(random, self.held_out) for _ in range(LINES)]
-        lines = [
-            (f"{list(item.numbers)} {item.target}: ", f"{' '.join(item.work)} {item.text}\n")
-            for item in items
-        ]
+        lines = [(f"{list(item.numbers)} {item.target}: ", f"{item.text}\n") for item in items]
         return Example(
             f"Write {LINES} sets of three numbers, each with a target and a solution.", pieces(lines)
         )

@@ -1,11 +1,8 @@
-"""Expressions of three numbers, and one fixed solution for every Countdown item, with the work behind it.
+"""Expressions of three numbers, and one fixed solution for every Countdown item.
 
 An item may have many solutions: 4+3+2 and 3+2+4, or 6*1 and 6/1. A model of a corpus that picks one at random
 mixes them when it reveals several tokens together. So each item has one: the first sum that reaches its
 target, else the first of `SHAPES`; operands that may change places keep the order of the item's numbers.
-
-The work finds the signs of a sum: if the numbers add up to S and the target is t, those with a minus add up
-to (S − t) / 2. Where none do, the item needs * or /, and the work ends with the calculation.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dtm.tasks.arithmetic import evaluate
 
 NUMBERS = (1, 100)
 TARGETS = (1, 100)
@@ -29,12 +25,9 @@ SIGNS = ((1, 1, 1), (1, 1, -1), (1, -1, 1), (-1, 1, 1), (1, -1, -1), (-1, 1, -1)
 
 
 class Shape(NamedTuple):
-    """A kind of expression of a, b and c with * or /: its text, and how it is calculated in two steps."""
+    """A kind of expression of a, b and c with * or /."""
 
     text: str
-    inner: str
-    outer: str
-    """The second step, with the value of the first as ``i``."""
     fraction: Callable[[Tensor, Tensor, Tensor], tuple[Any, Any]]
     """Its value for many operands at once, as numerators and denominators."""
     free: str = ""
@@ -42,32 +35,36 @@ class Shape(NamedTuple):
 
 
 SHAPES = (
-    Shape("{a}*{b}+{c}", "{a}*{b}", "{i}+{c}", lambda a, b, c: (a * b + c, 1), "ab"),
-    Shape("{a}*{b}-{c}", "{a}*{b}", "{i}-{c}", lambda a, b, c: (a * b - c, 1), "ab"),
-    Shape("{a}-{b}*{c}", "{b}*{c}", "{a}-{i}", lambda a, b, c: (a - b * c, 1), "bc"),
-    Shape("({a}+{b})*{c}", "{a}+{b}", "{i}*{c}", lambda a, b, c: ((a + b) * c, 1), "ab"),
-    Shape("({a}-{b})*{c}", "{a}-{b}", "{i}*{c}", lambda a, b, c: ((a - b) * c, 1)),
-    Shape("{a}*{b}*{c}", "{a}*{b}", "{i}*{c}", lambda a, b, c: (a * b * c, 1), "abc"),
-    Shape("{a}/{b}+{c}", "{a}/{b}", "{i}+{c}", lambda a, b, c: (a + c * b, b)),
-    Shape("{a}/{b}-{c}", "{a}/{b}", "{i}-{c}", lambda a, b, c: (a - c * b, b)),
-    Shape("{a}-{b}/{c}", "{b}/{c}", "{a}-{i}", lambda a, b, c: (a * c - b, c)),
-    Shape("({a}+{b})/{c}", "{a}+{b}", "{i}/{c}", lambda a, b, c: (a + b, c), "ab"),
-    Shape("({a}-{b})/{c}", "{a}-{b}", "{i}/{c}", lambda a, b, c: (a - b, c)),
-    Shape("{a}*{b}/{c}", "{a}*{b}", "{i}/{c}", lambda a, b, c: (a * b, c), "ab"),
-    Shape("{a}/({b}+{c})", "{b}+{c}", "{a}/{i}", lambda a, b, c: (a, b + c), "bc"),
-    Shape("{a}/({b}-{c})", "{b}-{c}", "{a}/{i}", lambda a, b, c: (a, b - c)),
-    Shape("{a}/{b}/{c}", "{a}/{b}", "{i}/{c}", lambda a, b, c: (a, b * c), "bc"),
+    Shape("{a}*{b}+{c}", lambda a, b, c: (a * b + c, 1), "ab"),
+    Shape("{a}*{b}-{c}", lambda a, b, c: (a * b - c, 1), "ab"),
+    Shape("{a}-{b}*{c}", lambda a, b, c: (a - b * c, 1), "bc"),
+    Shape("({a}+{b})*{c}", lambda a, b, c: ((a + b) * c, 1), "ab"),
+    Shape("({a}-{b})*{c}", lambda a, b, c: ((a - b) * c, 1)),
+    Shape("{a}*{b}*{c}", lambda a, b, c: (a * b * c, 1), "abc"),
+    Shape("{a}/{b}+{c}", lambda a, b, c: (a + c * b, b)),
+    Shape("{a}/{b}-{c}", lambda a, b, c: (a - c * b, b)),
+    Shape("{a}-{b}/{c}", lambda a, b, c: (a * c - b, c)),
+    Shape("({a}+{b})/{c}", lambda a, b, c: (a + b, c), "ab"),
+    Shape("({a}-{b})/{c}", lambda a, b, c: (a - b, c)),
+    Shape("{a}*{b}/{c}", lambda a, b, c: (a * b, c), "ab"),
+    Shape("{a}/({b}+{c})", lambda a, b, c: (a, b + c), "bc"),
+    Shape("{a}/({b}-{c})", lambda a, b, c: (a, b - c)),
+    Shape("{a}/{b}/{c}", lambda a, b, c: (a, b * c), "bc"),
 )
 """All expressions of three numbers with * or /, up to operands that change places."""
 
 
 class Solved(NamedTuple):
-    """Numbers in the order of their item, the target, the item's solution, and the equations behind it."""
+    """Numbers in the order of their item, the target, and the item's solution."""
 
     numbers: tuple[int, ...]
     target: int
     text: str
-    work: tuple[str, ...]
+
+    @property
+    def equation(self) -> str:
+        """The solution and its value."""
+        return f"{self.text}={self.target}"
 
 
 def sum_text(numbers: tuple[int, ...], signs: tuple[int, ...]) -> str:
@@ -87,26 +84,7 @@ def solved_sum(random: Random) -> Solved:
         target = _value(numbers, random.choice(SIGNS))
         if TARGETS[0] <= target <= TARGETS[1]:
             first = next(signs for signs in SIGNS if _value(numbers, signs) == target)
-            return Solved(numbers, target, sum_text(numbers, first), sum_work(numbers, target))
-
-
-def sum_work(numbers: tuple[int, ...], target: int) -> tuple[str, ...]:
-    """Equations that tell what the numbers with a minus add up to; if they are two, also the other one.
-
-    >>> sum_work((3, 50, 7), 54)
-    ('3+50+7=60', '60-54=6', '6/2=3')
-    >>> sum_work((3, 50, 7), 40)
-    ('3+50+7=60', '60-40=20', '20/2=10', '60-10=50')
-    """
-    total = sum(numbers)
-    twice = total - target
-    work = ["+".join(map(str, numbers)) + f"={total}", f"{total}-{target}={twice}"]
-    if twice >= 0 and twice % 2 == 0:
-        minus = twice // 2
-        work.append(f"{twice}/2={minus}")
-        if minus not in numbers and total - minus in numbers:
-            work.append(f"{total}-{minus}={total - minus}")
-    return tuple(work)
+            return Solved(numbers, target, sum_text(numbers, first))
 
 
 def solved_product(random: Random) -> Solved:
@@ -114,35 +92,19 @@ def solved_product(random: Random) -> Solved:
     table = products()
     number, *operands, target = table[random.randrange(len(table))].tolist()
     numbers = tuple(random.sample(operands, 3))
-    text, work = product_text(SHAPES[number], operands, numbers)
-    return Solved(numbers, target, text, (*sum_work(numbers, target), *work))
+    return Solved(numbers, target, product_text(SHAPES[number], operands, numbers))
 
 
-def product_text(
-    shape: Shape, operands: Sequence[int], numbers: tuple[int, ...]
-) -> tuple[str, tuple[str, str]]:
-    """An expression with these operands and its calculation.
-
-    Operands that may change places are in the order of the numbers.
+def product_text(shape: Shape, operands: Sequence[int], numbers: tuple[int, ...]) -> str:
+    """An expression with these operands; those that may change places are in the order of the numbers.
 
     >>> product_text(SHAPES[0], (3, 20, 7), (20, 7, 3))
-    ('20*3+7', ('20*3=60', '60+7=67'))
+    '20*3+7'
     """
     values = dict(zip("abc", operands, strict=True))
     ordered = sorted((values[name] for name in shape.free), key=numbers.index)
     values |= zip(shape.free, ordered, strict=True)
-    inner = shape.inner.format(**values)
-    between = _whole(inner)
-    outer = shape.outer.format(**values, i=between)
-    return shape.text.format(**values), (f"{inner}={between}", f"{outer}={_whole(outer)}")
-
-
-def _whole(text: str) -> int:
-    """The value of an expression, a whole number."""
-    value = evaluate(text)
-    assert value is not None
-    assert value.denominator == 1
-    return int(value)
+    return shape.text.format(**values)
 
 
 def random_expression(random: Random, numbers: tuple[int, ...], product: float) -> str:

@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-
 NUMBERS = (1, 100)
 TARGETS = (1, 100)
 """Both ends included; the ranges of published training and test items together."""

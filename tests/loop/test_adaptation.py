@@ -142,6 +142,38 @@ def test_the_bound_of_compiled_passes_is_the_same_and_leaves_no_gradient(config,
     assert all(parameter.grad is None for parameter in pretrainer.model.parameters())
 
 
+def test_a_prepared_adaptation_has_its_first_examples_begun_and_trains_as_an_unprepared_one(config, tmp_path):
+    def advanced(prepare: bool) -> tuple[list[int], list[torch.Tensor]]:
+        placement, begun = Placement.resolve("cpu", "float32"), list[int]()
+        made = adaptation.new_adapter(config, load_causal(config.source), placement, tmp_path)
+        made.corpus = replace(made.corpus, start=begun.append)
+        if prepare:
+            made.placement = replace(placement, compiles=True)  # the pass itself stays as it is
+            made.prepare()
+            made.placement = placement
+            assert all(parameter.grad is None for parameter in made.model.parameters())
+        made._advance()
+        return begun, list(made.model.parameters())
+
+    (none, plain), (begun, prepared) = advanced(False), advanced(True)
+    assert (none, begun) == ([], [0])
+    assert all(map(torch.equal, plain, prepared))
+
+
+def test_no_bound_is_measured_on_a_batch_of_one_which_would_be_compiled_once_more(config, tmp_path):
+    made = adaptation.new_adapter(
+        config, load_causal(config.source), Placement.resolve("cpu", "float32"), tmp_path
+    )
+    name, (share, examples) = next(iter(made.corpus.held_out.items()))
+    alone = examples[0].part(slice(0, 1))
+    made.corpus = replace(made.corpus, held_out={name: (share, [alone])})
+    sizes = []
+    made._fits = {}
+    made._parts = lambda states: sizes.append(len(states)) or iter([states])
+    assert made.bound() > 0
+    assert sizes == [2]
+
+
 def test_a_masked_diffusion_model_is_trained_further(config, tmp_path):
     """Supervised fine-tuning: the mask's row is kept, and no instructions are written."""
     first = adapt(config, out=tmp_path / "first")

@@ -19,13 +19,13 @@ class CorpusConfig:
     """Share of general instructions, which the source model writes and answers itself."""
     countdown: float = 0.18
     """Share of Countdown items in the benchmark's words."""
-    arithmetic: float = 0.24
+    arithmetic: float = 0.28
     """Share of rows with many short lines of arithmetic."""
     sudoku: float = 0.02
     """Share of 4x4 Sudoku puzzles in the benchmark's words."""
     sudoku_lines: float = 0.08
     """Share of rows with many short lines of Sudoku puzzles."""
-    gsm8k: float = 0.18
+    gsm8k: float = 0.14
     """Share of GSM8K's training questions; they need corpus.data-dir."""
     own: float = 0.0
     """Share of your own rows; they need corpus.data."""
@@ -39,7 +39,7 @@ class CorpusConfig:
     """General instructions that the source writes before training."""
     workers: int = 4
     """Processes that make batches ahead of the training; 0: the training makes them itself."""
-    skilled: float = 0.85
+    skilled: float = 0.6
     """Share of the training in which all answers are right, so that the model learns the tasks."""
     right: float = 0.25
     """Share of worked answers to tasks in the rest of the training. The others are guesses without reasoning,
@@ -76,7 +76,7 @@ SHARES = ("countdown", "arithmetic", "sudoku", "sudoku_lines", "gsm8k", "own", "
 
 def _training() -> PretrainConfig:
     return PretrainConfig(
-        steps=1050, batch=384, settle=0.3, after_end=False, lr=6e-4, hold=0.35, held_out=256
+        steps=1250, batch=384, settle=0.3, after_end=False, lr=6e-4, hold=0.35, held_out=256
     )
 
 

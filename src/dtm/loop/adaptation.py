@@ -88,9 +88,10 @@ def adapt(
                     between=interrupts.check,
                     group=group,
                 )
-                prepared = (time.perf_counter() - begin) / 60
                 if has_checkpoint(folder.checkpoints):
                     adapter.resume(folder.checkpoints)
+                adapter.prepare()
+                prepared = (time.perf_counter() - begin) / 60
                 bound = adapter.run()
                 adapter.save()
                 group.together(interrupts.check)

@@ -66,22 +66,25 @@ def prefetched(mixture: Mixture, kept_out: Mixture, config: AdaptConfig) -> Corp
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _keep, (mixture, config))
     made: dict[int, Future[list[Arrays]]] = {}
 
-    def batch(step: int) -> Sequences:
+    def start(step: int) -> None:
         now, last = step // ROUND, (settings.steps - 1) // ROUND
         for number in [number for number in made if number < now]:
             del made[number]
         for ahead in range(now, min(now + workers, last) + 1):
             if ahead not in made:
                 made[ahead] = pool.submit(_kept_batches, ahead)
+
+    def batch(step: int) -> Sequences:
+        start(step)
         try:
-            return Sequences(*map(torch.from_numpy, _of_step(made[now].result(), step)))
+            return Sequences(*map(torch.from_numpy, _of_step(made[step // ROUND].result(), step)))
         except BrokenProcessPool:
             raise ConfigError(
                 "a process that makes batches has ended. In a script, call dtm.adapt below "
                 '`if __name__ == "__main__":`, or set corpus.workers to 0'
             ) from None
 
-    return Corpus(batch, held_out)
+    return Corpus(batch, held_out, start)
 
 
 def round_batches(mixture: Mixture, config: AdaptConfig, number: int) -> list[Sequences]:

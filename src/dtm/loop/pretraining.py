@@ -50,6 +50,8 @@ class Corpus:
     """The examples of a step; the same whenever it is asked."""
     held_out: Mapping[str, tuple[float, Sequence[Sequences]]]
     """Parts on which the bound is reported: name → share of the corpus, and examples."""
+    start: Callable[[int], None] = lambda step: None
+    """Begin to make the examples of a step, without waiting for them."""
 
 
 class Pretrainer:
@@ -93,6 +95,16 @@ class Pretrainer:
         self.step, self.seconds, self.tokens = 0, 0.0, 0
         self._begin = self._saved_at = time.perf_counter()
         self._clock = self._begin, self.step, self.tokens
+
+    def prepare(self) -> None:
+        """Compile the passes before the clock of the training starts, while its first examples are made."""
+        self.corpus.start(self.step)
+        if self.placement.compiles:
+            _, examples = next(iter(self.corpus.held_out.values()))
+            noise = stream(0, "compilation", device=self.device)
+            states = self._usual.states(_several(self._aligned(examples[0])), self.model.mask_id, noise)
+            torch.autograd.backward(self._loss(next(self._parts(states))))
+            self.optimizer.zero_grad()
 
     def run(self) -> float:
         """Train to the end and return the held-out bound, in nats per sequence."""
@@ -230,7 +242,7 @@ class Pretrainer:
         with_gradients = self.placement.compiles and self.model.recording is None
         bounds = []
         with self.placement.autocast(), torch.set_grad_enabled(with_gradients):
-            for batch in map(self._aligned, examples):
+            for batch in map(_several, map(self._aligned, examples)):
                 states = masks.states(batch, self.model.mask_id, noise)
                 bounds.append([mdm_loss(self.model, part).item() for part in self._parts(states)])
         found = zip(*self.group.gather(bounds), strict=True)  # by batch: the parts of each process
@@ -270,6 +282,14 @@ class Pretrainer:
                 callback(Event("step", self.step, {"steps": self.settings.steps, **values}))
 
         self.group.by_first(tell)  # a failed write stops all
+
+
+def _several(examples: Sequences) -> Sequences:
+    """A single example twice: torch.compile would compile every pass once more for a batch of one."""
+    if len(examples) > 1:
+        return examples
+    tensors = (examples.tokens, examples.attention, examples.is_completion)
+    return Sequences(*(torch.cat([tensor, tensor]) for tensor in tensors))
 
 
 def pretrainer_of(assembly: Assembly, **options: Any) -> Pretrainer:

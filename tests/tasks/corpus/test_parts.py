@@ -62,16 +62,14 @@ def test_right_answers_to_countdown_reach_the_target_with_the_numbers_given():
         item, text = item_of(row), inside(row)
         assert evaluate(text) == item.target
         assert used(text) == sorted(item.numbers)
-        work = row.answer.partition("\n</reasoning>")[0].splitlines()[1:]
-        assert len(work) >= 2
-        assert are_right(work)
+        assert row.answer.startswith(f"<reasoning>\n{text}={item.target}\n</reasoning>\n")
         assert all(1 <= number <= 100 for number in item.numbers)
         assert 1 <= item.target <= 100
 
 
 def test_some_items_need_a_product_or_a_quotient():
     needed = [needs(item_of(row)) for row in rows(Countdown(()), 400)]
-    assert needed.count("multiply") / 400 == pytest.approx(corpus_countdown.PRODUCTS, abs=0.05)
+    assert needed.count("multiply") / 400 == pytest.approx(corpus_countdown.PRODUCTS, abs=0.03)
     assert needed.count("multiply") + needed.count("add") == 400
 
 
@@ -91,7 +89,7 @@ def test_operands_that_may_change_places_keep_the_order_of_the_numbers(shape):
     texts = set()
     for order in permutations(shape.free):
         swapped = operands | {name: operands[other] for name, other in zip(shape.free, order, strict=True)}
-        texts.add(expressions.product_text(shape, tuple(swapped.values()), numbers)[0])
+        texts.add(expressions.product_text(shape, tuple(swapped.values()), numbers))
     assert len(texts) == 1
 
 
@@ -103,11 +101,9 @@ def test_every_item_that_needs_a_product_is_in_the_table_once():
     for shape, *operands, target in random.sample(table, 300):
         item = CountdownItem(tuple(operands), target)
         assert needs(item) == "multiply"
-        text, work = expressions.product_text(expressions.SHAPES[shape], operands, item.numbers)
+        text = expressions.product_text(expressions.SHAPES[shape], operands, item.numbers)
         assert evaluate(text) == target
         assert used(text) == sorted(operands)
-        assert are_right(list(work))
-        assert work[-1].endswith(f"={target}")
     for _ in range(3000):
         item = CountdownItem(tuple(random.randint(1, 100) for _ in range(3)), random.randint(1, 100))
         assert (needs(item) == "multiply") == (item.key in keys)
@@ -121,15 +117,6 @@ def test_guesses_at_countdown_use_the_numbers_and_are_seldom_right():
         assert "reasoning" not in row.answer
         right += evaluate(text) == item.target
     assert 20 < right < 80
-
-
-def test_the_work_of_an_item_adds_up_its_numbers_and_solves_no_item_that_is_held_out():
-    usual = {
-        CountdownItem(item_of(row).numbers, sum(item_of(row).numbers)).key for row in rows(Countdown(()), 60)
-    }
-    for row in rows(Countdown(usual), 60):
-        numbers = item_of(row).numbers
-        assert CountdownItem(numbers, sum(numbers)).key not in usual
 
 
 def test_the_share_of_worked_answers_is_the_one_asked_for():
@@ -166,10 +153,9 @@ def test_lines_of_arithmetic_are_right_and_only_their_answers_are_learnt():
             kinds.add("item")
             assert len(lines) == corpus_countdown.LINES
             for line in lines:
-                numbers, target, work, text = re.fullmatch(r"\[(.*)\] (\d+): (.*) (\S+)", line).groups()
+                numbers, target, text = re.fullmatch(r"\[(.*)\] (\d+): (\S+)", line).groups()
                 assert evaluate(text) == int(target)
                 assert used(text) == sorted(map(int, numbers.split(", ")))
-                assert are_right(work.split(" "))
     assert kinds == {"equation", "item"}
 
 

@@ -60,11 +60,6 @@ class Solved(NamedTuple):
     target: int
     text: str
 
-    @property
-    def equation(self) -> str:
-        """The solution and its value."""
-        return f"{self.text}={self.target}"
-
 
 def sum_text(numbers: tuple[int, ...], signs: tuple[int, ...]) -> str:
     """A sum whose terms keep the order of the numbers, those with a plus first.

@@ -26,7 +26,8 @@ import dtm
 from dtm import api
 from dtm.config import RunConfig
 from dtm.loop.assemble import assemble, new_shape
-from dtm.loop.pretraining import Pretrainer, task_corpus
+from dtm.loop.examples import task_corpus
+from dtm.loop.pretraining import Pretrainer
 from dtm.masking import EveryBlock, Masking
 from dtm.models.transformer import Transformer
 from dtm.random import stream

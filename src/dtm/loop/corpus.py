@@ -20,8 +20,8 @@ import torch
 from dtm.config.adapt import SHARES, AdaptConfig, CorpusConfig
 from dtm.distributed import ALONE, Group
 from dtm.errors import ConfigError, DataError, DtmWarning, require
+from dtm.loop.examples import Corpus
 from dtm.loop.instructions import INSTRUCTIONS, held_out_instructions, training_instructions
-from dtm.loop.pretraining import Corpus
 from dtm.models.placement import Placement
 from dtm.models.transformer import Transformer
 from dtm.records import Sequences

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from dtm.config import CheckpointConfig, PretrainConfig
 from dtm.distributed import ALONE, Group
 from dtm.errors import DivergedError, StorageError, require
 from dtm.loop.assemble import Assembly
+from dtm.loop.examples import Corpus, several, task_corpus
 from dtm.loop.state import load_optimizer, optimizer_tensors
 from dtm.masking import Masking
 from dtm.methods import mdm_loss
@@ -30,28 +29,13 @@ from dtm.records import MaskedStates, Sequences, aligned
 from dtm.runs.checkpoint import Checkpoint, load_latest, save_checkpoint
 from dtm.runs.events import Callback, Event
 from dtm.runs.interrupts import Interrupted
-from dtm.tasks.base import Task
 
 REPORT_EVERY = 100
 """Steps between held-out bounds."""
 SAVE_EVERY = 300.0
 """Seconds between checkpoints where the configuration does not say."""
-AHEAD = 16
-"""Batches of examples drawn together: on a GPU a draw costs the same for many rows as for few."""
 RECORDED = 30_000_000
 """Most parameters of a model whose passes are recorded as CUDA graphs; larger ones keep the device busy."""
-
-
-@dataclass(frozen=True, slots=True)
-class Corpus:
-    """What a model is trained on."""
-
-    batch: Callable[[int], Sequences]
-    """The examples of a step; the same whenever it is asked."""
-    held_out: Mapping[str, tuple[float, Sequence[Sequences]]]
-    """Parts on which the bound is reported: name → share of the corpus, and examples."""
-    start: Callable[[int], None] = lambda step: None
-    """Begin to make the examples of a step, without waiting for them."""
 
 
 class Pretrainer:
@@ -102,7 +86,7 @@ class Pretrainer:
         if self.placement.compiles:
             _, examples = next(iter(self.corpus.held_out.values()))
             noise = stream(0, "compilation", device=self.device)
-            states = self._usual.states(_several(self._aligned(examples[0])), self.model.mask_id, noise)
+            states = self._usual.states(several(self._aligned(examples[0])), self.model.mask_id, noise)
             torch.autograd.backward(self._loss(next(self._parts(states))))
             self.optimizer.zero_grad()
 
@@ -242,7 +226,7 @@ class Pretrainer:
         with_gradients = self.placement.compiles and self.model.recording is None
         bounds = []
         with self.placement.autocast(), torch.set_grad_enabled(with_gradients):
-            for batch in map(_several, map(self._aligned, examples)):
+            for batch in map(several, map(self._aligned, examples)):
                 states = masks.states(batch, self.model.mask_id, noise)
                 bounds.append([mdm_loss(self.model, part).item() for part in self._parts(states)])
         found = zip(*self.group.gather(bounds), strict=True)  # by batch: the parts of each process
@@ -284,14 +268,6 @@ class Pretrainer:
         self.group.by_first(tell)  # a failed write stops all
 
 
-def _several(examples: Sequences) -> Sequences:
-    """A single example twice: torch.compile would compile every pass once more for a batch of one."""
-    if len(examples) > 1:
-        return examples
-    tensors = (examples.tokens, examples.attention, examples.is_completion)
-    return Sequences(*(torch.cat([tensor, tensor]) for tensor in tensors))
-
-
 def pretrainer_of(assembly: Assembly, **options: Any) -> Pretrainer:
     """Pretraining of a recipe's base from scratch, on the examples of its task."""
     config = assembly.config
@@ -307,22 +283,6 @@ def pretrainer_of(assembly: Assembly, **options: Any) -> Pretrainer:
         row_order=config.distributed.row_order,
         **options,
     )
-
-
-def task_corpus(task: Task, settings: PretrainConfig, seed: int, device: torch.device) -> Corpus:
-    """The examples of a task, each step's out of a larger draw."""
-
-    @functools.lru_cache(maxsize=1)
-    def drawn(draw: int) -> Sequences:
-        source = stream(seed, "examples", draw, device=device)
-        return task.examples("train", AHEAD * settings.batch, source, draw * AHEAD / settings.steps)
-
-    def batch(step: int) -> Sequences:
-        draw, place = divmod(step, AHEAD)
-        return drawn(draw).part(slice(place * settings.batch, (place + 1) * settings.batch))
-
-    held_out = task.examples("validation", settings.held_out, stream(0, "held-out", device=device))
-    return Corpus(batch, {"examples": (1.0, [held_out])})
 
 
 def cosine(step: int, steps: int, hold: float = 0.0) -> float:

@@ -16,7 +16,7 @@ from dtm.tasks.corpus.part import Example, answer_block, pieces, reasoned
 from dtm.tasks.countdown.items import CountdownItem
 from dtm.tasks.countdown.prompts import prompt
 
-PRODUCTS = 0.05
+PRODUCTS = 0.03
 """Share of items that need * or /. 29 % of the published training items do, and 11 % of the test items, but
 answers to them are hardly learnt, at the cost of the others."""
 LINES, EQUATIONS = 8, 12

@@ -40,3 +40,13 @@ def test_a_study_runs_in_miniature(call, result, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tmp_path / result).read_text())
+
+
+@pytest.mark.slow
+def test_the_prefix_cache_of_block_causal_models_changes_no_token(tmp_path):
+    script = str(ROOT / "benchmarks" / "families.py")
+    call = [sys.executable, script, "--smoke", "--parts", "rollouts", "--out", "found.json"]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    cases = json.loads((tmp_path / "found.json").read_text())["cases"]
+    assert {case["float32_tokens_as_without_cache"] for case in cases.values()} == {1.0}

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 import dtm
+from dtm.capacity.activations import activations
 from dtm.capacity.memory import (
     NF4_BYTES,
     TrainingShape,
-    activations,
     adapter_parameters,
     estimate,
     parameters,
@@ -21,6 +25,7 @@ from dtm.models import LoRA, Policy, Transformer, TransformerConfig
 from dtm.models.adapters import adapter_weights
 from dtm.models.families import read_shape
 from dtm.models.nf4 import is_nf4
+from dtm.models.routing import Experts
 from dtm.random import stream
 
 SHAPES = [
@@ -51,7 +56,8 @@ def shape(**changes) -> TransformerConfig:
 
 def run(**changes) -> TrainingShape:
     return TrainingShape(
-        **{"rows": 8, "length": 32, "scored": 4, "rollouts": 10, "compute_bytes": 4} | changes
+        **{"rows": 8, "length": 32, "scored": 4, "rollouts": 10, "compute_bytes": 4, "padded": False}
+        | changes
     )
 
 
@@ -102,8 +108,20 @@ def saved_bytes(model: Transformer) -> int:
     return sum(value.untyped_storage().nbytes() for value in kept.values())
 
 
-@pytest.mark.parametrize("changes", [{}, {"kv_heads": 2}, {"kv_heads": 2, "head_width": 32, "qk_norm": True}])
-@pytest.mark.parametrize("lora", [None, LoRA(rank=8)])
+EXPERTS = Experts(count=8, active=3, width=40, layers=tuple(range(1, 12)), shared=24)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"kv_heads": 2},
+        {"kv_heads": 2, "head_width": 32, "qk_norm": True},
+        {"kv_heads": 2, "qk_norm": True, "attention_block": 8},
+        {"kv_heads": 2, "qk_norm": True, "attention_block": 8, "experts": EXPERTS},
+    ],
+)
+@pytest.mark.parametrize("lora", [None, LoRA(rank=8), LoRA(rank=8, targets=("published",))])
 def test_activations_are_what_autograd_keeps(lora, changes):
     config = shape(**changes, layers=12)
     base = Transformer(config, stream(0, "test"))
@@ -117,6 +135,52 @@ def test_activations_are_what_autograd_keeps(lora, changes):
         lean = whole - one  # the block that is recomputed later
         found = saved_bytes(model)
         assert found == pytest.approx(lean, rel=0.05 if blocks == 6 else 0.25)
+
+
+COMPILED = """
+import sys
+from functools import cache, partial
+import torch
+import dtm.models.transformer as transformer
+from test_memory import saved_bytes, shape
+from dtm.models import LoRA, Policy, Transformer
+from dtm.random import stream
+
+compiled = partial(torch.compile, dynamic=True, backend="aot_eager_decomp_partition")
+transformer.fused = cache(compiled)
+config = shape(kv_heads=2, qk_norm=True, attention_block=8)
+model = Policy(Transformer(config, stream(0, "test")), lora=LoRA(rank=8, targets=(sys.argv[1],))).student
+model.compiled = True
+print(saved_bytes(model))
+"""
+
+
+@pytest.mark.parametrize("targets", ["all", "published"])
+def test_activations_of_a_compiled_pass_are_what_autograd_keeps(targets):
+    """In a process of its own: checks of shapes cannot be compiled.
+
+    The compiler itself divides the pass into forward and backward; its kernels are left out.
+    """
+    lora, config = LoRA(rank=8, targets=(targets,)), shape(kv_heads=2, qk_norm=True, attention_block=8)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED, targets],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = activations(config, run(lora=lora, compiled=True))
+    assert int(done.stdout) == pytest.approx(expected, rel=0.05)
+
+
+def test_half_precision_keeps_copies_of_both_factors_of_an_adapter():
+    config, thin, wide = shape(layers=4), LoRA(rank=8), LoRA(rank=24)
+    grown = [
+        activations(config, run(rows=0, lora=lora, compute_bytes=2)) / adapter_parameters(config, lora)
+        for lora in (thin, wide)
+    ]
+    assert grown == [2, 2]
 
 
 def test_nf4_bytes_are_those_of_the_library(write_hub):
@@ -162,6 +226,25 @@ def test_decoding_takes_keys_values_and_logits_and_merged_layers_last(targets, h
     assert fused.rollouts == plain.rollouts
 
 
+def test_the_first_pass_with_the_prefix_cache_is_over_the_prompts_and_one_block():
+    config = shape(attention_block=4)
+    sizes = {"decoded": 12, "cached": True, "prompt": 9}
+    kept = estimate(config, run(decoded=12, cached=True)).rollouts - 12 * 32 * 4 * (2 * 64 + 3 * 160)
+    states = {
+        together: (estimate(config, run(**sizes, together=together)).rollouts - kept) / (2 * 64 + 3 * 160) / 4
+        for together in (1, 4, 12)
+    }
+    # The prompt ends inside the third block; four rows at most are different, one of them from a prompt that
+    # the batch cuts. Later passes are over two blocks of all rows.
+    assert states == {1: 12 * 12, 4: 12 * 8, 12: 12 * 8}
+    assert estimate(config, run(**sizes | {"prompt": 28}, together=4)).rollouts - kept == 4 * 32 * 4 * 608
+
+
+def test_compiled_drawing_holds_logits_in_the_precision_of_the_model():
+    config = shape()
+    assert estimate(config, run(candidates=7, compiled=True, compute_bytes=2)).rollouts == 2 * 7 * 50
+
+
 def test_a_run_needs_the_larger_of_training_and_decoding():
     config = shape()
     light, heavy = estimate(config, run(decoded=1)), estimate(config, run(decoded=10_000))
@@ -173,3 +256,27 @@ def test_logits_are_those_of_the_positions_held_together():
     config = shape()
     assert estimate(config, run(held=5)).logits == 6 * 4 * 5 * 50
     assert estimate(config, run(held=500)).logits == 6 * 4 * 8 * 4 * 50
+
+
+def test_updates_of_8b_models_need_what_was_measured():
+    """Peaks on an H200, in bfloat16: LLaDA-8B of `results/llada8b.json`, and SDAR-8B in blocks of 32."""
+    found = json.loads((Path(__file__).parents[2] / "results" / "llada8b.json").read_text())
+    fast = found["train_fast_by_micro_batch"].values()
+    published = LoRA(targets=("published",))
+    for one in (*fast, found["train_lean_bf16"], found["train_lean_nf4"], found["train_small_card"]):
+        setting = one["setting"]
+        sizes = run(
+            rows=setting["micro_batch"], length=428, scored=16, rollouts=4 * setting["micro_batch"],
+            lora=published, nf4=setting["nf4"], recompute=setting["recomputed_blocks"],
+            compiled=not setting["nf4"], merged=setting["merged"], held=530, compute_bytes=2,
+        )  # fmt: skip
+        assert estimate(LLADA_8B, sizes).total / 2**30 == pytest.approx(one["peak_gib"], rel=0.04)
+    sdar = TransformerConfig(
+        vocab_size=151_936, mask_id=151_669, eos_id=151_643, width=4096, layers=36, heads=32, kv_heads=8,
+        head_width=128, ffn=12_288, qk_norm=True, attention_block=32, block_origin="token", family="sdar",
+    )  # fmt: skip
+    sizes = run(
+        rows=12, length=448, scored=16, rollouts=48, lora=LoRA(), compiled=True, merged=True, held=441,
+        compute_bytes=2,
+    )  # fmt: skip
+    assert estimate(sdar, sizes).total / 2**30 == pytest.approx(62.47, rel=0.02)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dtm.capacity.memory import Memory, TrainingShape, activations, estimate
+from dtm.capacity.activations import activations
+from dtm.capacity.memory import Memory, TrainingShape, estimate
 from dtm.engine.draws import head_rows
 from dtm.errors import ConfigError
 from dtm.models.shape import TransformerConfig

@@ -2,9 +2,8 @@
 
 Of a mixture of experts all weights are held, and a token passes through the active ones.
 
-Letters: P parameters, D width, F feed-forward width, H heads, K key-value heads, E head width, V rows of the
-head, r rank of the adapters, T = rows · length tokens of a micro-batch, N positions whose logits are held at
-once, b bytes per number in the compute dtype. Left out: workspaces of kernels and fragmentation.
+Letters: P parameters, K key-value heads, E head width, r rank of the adapters. `activations` counts what the
+blocks hold. Left out: workspaces of kernels, gradients inside one block, and fragmentation.
 
 Training and decoding alternate, so a run needs its persistent parts (weights, adapters, optimiser, buffer)
 and the larger of the two.
@@ -14,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from dtm.capacity.activations import activations, pass_bytes, stack_bytes
 from dtm.models.adapters import LoRA
 from dtm.models.linears import Linear, merge_groups
 from dtm.models.shape import TransformerConfig
@@ -25,7 +25,7 @@ NF4_STACK_BYTES = 0.5 + 4 / 64
 _LOGIT_COPIES = 6
 """Float32 tensors: log π_θ, log π_a and π_a in the loss; π_θ, π_a and a product in its metrics."""
 _DRAW_COPIES = 4
-"""Tensors in decoding: logits in the model's precision and in float32, log π, and noise."""
+"""Tensors in decoding that is not compiled: logits in the model's precision and in float32, log π, noise."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +36,8 @@ class TrainingShape:
     """Rows of a micro-batch."""
     length: int
     """Tokens per row: prompt and completion."""
+    prompt: int | None = None
+    """Tokens of a prompt, for the first pass with the prefix cache; None: it is over whole rows."""
     scored: int
     """Scored positions per row; with blocks of B tokens, (B + 1) / 2 on average and B at most."""
     rollouts: int
@@ -54,12 +56,16 @@ class TrainingShape:
     """Blocks that are recomputed in the backward pass (activation checkpointing)."""
     doubled: bool = False
     """Whether updates run x_t and x_1 side by side, rows of twice the length."""
+    padded: bool = True
+    """Whether prompts differ in length, so that attention has a mask."""
     compiled: bool = False
     """Whether blocks are compiled: elementwise products are then recomputed, not kept."""
     held: int | None = None
     """Scored positions whose logits are held at once; None: all of a micro-batch."""
     decoded: int = 0
     """Sequences decoded together."""
+    together: int = 1
+    """Completions of each prompt among them, which share the first pass; in evaluation 1."""
     candidates: int = 0
     """Positions whose logits decoding holds at once."""
     cached: bool = False
@@ -212,68 +218,10 @@ def cache_bytes(model: TransformerConfig, rows: int, length: int, bytes_each: in
     return 2 * model.layers * model.kv_width * rows * length * bytes_each
 
 
-def stack_bytes(model: TransformerConfig, run: TrainingShape) -> int:
-    """The largest stack of experts, dequantised for a product where weights are in four bits."""
-    stacks = [
-        linear.stacked * linear.inputs * linear.outputs for linear in model.linears() if linear.stacked > 1
-    ]
-    return max(stacks, default=0) * run.compute_bytes * run.nf4
-
-
 def rollouts(model: TransformerConfig, run: TrainingShape) -> int:
-    """Decoding, without the weights: at most 2 D + 3 F numbers of a block's states per token at once.
-
-    The first pass is over whole rows, also with the prefix cache of block-causal attention.
-    """
-    second = max(_feed_numbers(model, number, 3) for number in {0, model.layers - 1})
-    states = run.decoded * run.length * run.compute_bytes * (2 * model.width + second)
-    logits = _DRAW_COPIES * 4 * run.candidates * model.rows
+    """Decoding, without the weights: the states of a block, logits, and keys and values of whole rows."""
+    # Compiled, drawing reads logits in the model's precision and writes one token for each position.
+    logit = run.compute_bytes if run.compiled else 4 * _DRAW_COPIES
+    logits = logit * run.candidates * model.rows
     kept = cache_bytes(model, run.decoded, run.length, run.compute_bytes) if run.cached else 0
-    return states + logits + kept + stack_bytes(model, run)
-
-
-def _feed_numbers(model: TransformerConfig, number: int, branches: int) -> int:
-    """Numbers per token inside the feed-forward layer of a block: ``branches`` · F.
-
-    With k experts of width F', ``branches`` · k F' and 2 k D: the inputs and outputs of each.
-    """
-    experts = model.experts
-    if experts is None or number not in experts.layers:
-        return branches * model.ffn
-    chosen = experts.active * (branches * experts.width + 2 * model.width)
-    return chosen + branches * (experts.shared or 0)
-
-
-def activations(model: TransformerConfig, run: TrainingShape) -> int:
-    """T · b · (4 D + 2 (H + K) E + 4 F + r · targets) per block; D per recomputed one, plus one whole block.
-
-    Autograd keeps of each block: inputs and outputs of both norms (4 D), q, k, v and the attention's result
-    (2 (H + K) E), the gate before and after its nonlinearity, the up branch and their product (4 F; if
-    compiled, the two branches only: 2 F), and A x of every adapter (r each). Trained norms keep 2 D more.
-    Norms of queries and keys keep their inputs, (H + K) E, and as much again where they are trained. The
-    second half of the last block keeps scored positions only. Experts are not compiled: each of the k chosen
-    ones keeps 4 F', its input and its output.
-    """
-    token = run.rows * run.length * run.compute_bytes * (1 + run.doubled)
-    layers = [sum(_block_numbers(model, run, number)) for number in range(model.layers)]
-    again = min(run.recompute, model.layers)
-    kept = sum(layers[again:]) + (max(layers[:again]) if again else 0)
-    blocks = token * (kept + again * model.width)
-    unscored = run.rows * max(run.length * (1 + run.doubled) - run.scored, 0) * run.compute_bytes
-    second = _block_numbers(model, run, model.layers - 1)[1]
-    return blocks - unscored * second * (again < model.layers) + stack_bytes(model, run)
-
-
-def _block_numbers(model: TransformerConfig, run: TrainingShape, number: int) -> tuple[int, int]:
-    """Numbers per token that the two halves of a block keep for the backward pass."""
-    queries_keys = (model.query_width + model.kv_width) * model.qk_norm
-    extra = {"attend": model.width + queries_keys, "feed": model.width}  # trained norms
-    if run.lora is not None:
-        extra = dict.fromkeys(extra, 0)
-        for linear in adapted_linears(model, run.lora):
-            if number in linear.indices[0]:
-                extra[linear.half] += run.lora.rank * linear.active
-    is_sparse = model.experts is not None and number in model.experts.layers
-    branches = 2 if run.compiled and not run.nf4 and not is_sparse else 4  # NF4 layers are not compiled
-    first = 2 * model.width + 2 * (model.query_width + model.kv_width) + queries_keys + extra["attend"]
-    return first, 2 * model.width + _feed_numbers(model, number, branches) + extra["feed"]
+    return pass_bytes(model, run) + logits + kept + stack_bytes(model, run)

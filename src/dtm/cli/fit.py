@@ -49,6 +49,7 @@ def fit(arguments: list[str]) -> int:
     run = TrainingShape(
         rows=1,
         length=options.prompt + -options.prompt % (shape.attention_block or 1) + options.completion,
+        prompt=options.prompt,
         scored=(block + 1) // 2,
         rollouts=options.rollouts,
         lora=LoRA(rank=options.rank, targets=tuple(options.targets.split(","))),

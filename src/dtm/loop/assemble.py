@@ -183,6 +183,7 @@ class Assembly:
         return TrainingShape(
             rows=method.sequences_together(config.optimizer.rows, draws) * draws,
             length=self.prompt_width + completion,
+            prompt=self.prompt_width,
             scored=method.scored_per_row(completion, config.decoding),
             rollouts=self.loop.prompts * config.replay.completions,
             lora=self.lora,

@@ -1,10 +1,10 @@
-"""The same run on one and on two processes that share a machine: losses, time per step, memory of shares.
+"""The same run on one and on two processes of one machine: losses, time per step, memory of sharded weights.
 
     python benchmarks/processes.py --publish               # on one GPU; not measured yet, about two minutes
     python benchmarks/processes.py --smoke --out two.json  # tiny, on a CPU
 
 Runs go through the command line (`dtm train maze-small --processes N`) with a base of random weights and a
-reward that varies on its paths. Cases: all weights in every process, adapters, and weights in shares (FSDP2).
+reward that varies on its paths. Cases: all weights in every process, adapters, and sharded weights (FSDP2).
 Two processes on one GPU talk over gloo, since nccl wants a card for each. They also share its arithmetic, so
 the difference in time per step is what a second process costs, not what it gains. Reported are the largest
 relative difference between the losses of one and of two processes, whether their rollouts had equal rewards,
@@ -39,9 +39,9 @@ Changes = Mapping[str, Mapping[str, Any]]
 CASES: dict[str, Changes] = {
     "all weights": {},
     "adapters": {"adapter": {"rank": 16}},
-    "shares": {"distributed": {"shard": "full"}},
+    "sharded": {"distributed": {"shard": "full"}},
 }
-"""Case → changed fields. One process never shares: its run in the case "shares" is that of "all weights"."""
+"""Case → changed fields. One process shards nothing: there its run is that of "all weights"."""
 FULL: Changes = {
     "model": {"width": 1024, "heads": 16, "layers": 12, "ffn": 2816},
     "tilt": {"step": 1.0, "final": 1.0, "max_steps": 30, "absorbed": "never"},

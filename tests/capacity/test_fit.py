@@ -129,6 +129,6 @@ def test_fit_says_what_several_gpus_hold(write_hub, capsys):
     folder = str(write_hub("llada"))
     assert main(["fit", folder, "--memory", "40GiB", "--gpus", "4", "--rank", "2"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "in shares over 4 GPUs" in told
+    assert "sharded over 4 GPUs" in told
     assert "--distributed.shard full" in told
     assert main(["fit", folder, "--memory", "40GiB", "--gpus", "0"]) == 2

@@ -57,7 +57,7 @@ def fit(model: TransformerConfig, run: TrainingShape, block: int, limit: int) ->
 
 
 def fit_in_full(model: TransformerConfig, run: TrainingShape, block: int, limit: int, gpus: int) -> Fit:
-    """Largest settings for ``limit`` bytes on each of several GPUs; all weights are trained, in shares."""
+    """Largest settings for ``limit`` bytes on each of several GPUs; all weights are trained, sharded."""
     return _fit(model, replace(run, lora=None, nf4=False, weight_bytes=4, shards=gpus), block, limit)
 
 

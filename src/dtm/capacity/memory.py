@@ -93,7 +93,7 @@ class Memory:
     logits: int
     """Distributions over the vocabulary at the scored positions."""
     rollouts: int
-    """Decoding, without the weights: keys and values, one block's states, logits; of weights in shares, π_a
+    """Decoding, without the weights: keys and values, one block's states, logits; of sharded weights, π_a
     as a whole."""
     buffer: int
     """The replay buffer."""
@@ -138,7 +138,7 @@ def estimate(model: TransformerConfig, run: TrainingShape) -> Memory:
 
 
 def gathered(model: TransformerConfig, bytes_each: int) -> int:
-    """Weights in shares that a micro-batch holds whole.
+    """Sharded weights that a micro-batch holds whole.
 
     Embedding, head and last norm of student and π_a, and the gradient of the student's; and of the blocks the
     one at work and the next, with the gradient of one.

@@ -82,15 +82,15 @@ def fit(arguments: list[str]) -> int:
 
 
 def in_shares(found: Fit, gpus: int) -> str:
-    """Say whether all weights can be trained, in shares over several GPUs, and with which flags."""
+    """Say whether all weights can be trained, sharded over several GPUs, and with which flags."""
     from dtm.capacity.preflight import format_bytes
 
     kept = format_bytes(found.smallest.persistent)
     if not (found.rows_recomputed and found.batch_exact):
         least = format_bytes(found.smallest.total)
-        return f"all weights trained in shares over {gpus} GPUs: does not fit, one row needs {least} on each"
+        return f"all weights trained, sharded over {gpus} GPUs: does not fit, one row needs {least} on each"
     return (
-        f"all weights trained in shares over {gpus} GPUs: {kept} of state on each; --adapter.rank None "
+        f"all weights trained, sharded over {gpus} GPUs: {kept} of state on each; --adapter.rank None "
         f"--distributed.shard full --model.recompute all --optimizer.micro-batch {found.rows_recomputed} "
         f"--decoding.batch {found.batch_exact}"
     )

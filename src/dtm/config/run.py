@@ -40,7 +40,7 @@ class DistributedConfig:
     else full."""
     row_order: bool = False
     """Sum gradients row by row, in one order: equal bit for bit for any number of processes, and as slow as
-    one. Otherwise, and with weights in shares, they are equal up to rounding."""
+    one. Otherwise, and with sharded weights, they are equal up to rounding."""
 
 
 def _c_dtm() -> MethodConfig:

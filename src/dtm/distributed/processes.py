@@ -127,7 +127,7 @@ def _present(parameters: Sequence[nn.Parameter]) -> list[bool]:
 def _with_gradient(parameters: Sequence[nn.Parameter], present: Sequence[list[bool]]) -> list[nn.Parameter]:
     """Return the parameters whose gradients are to be reduced.
 
-    An optimiser skips those without a gradient in any process; weights in shares are reduced by FSDP2.
+    An optimiser skips those without a gradient in any process; sharded weights are reduced by FSDP2.
     """
     return [
         parameter

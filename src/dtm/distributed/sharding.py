@@ -1,10 +1,10 @@
-"""Weights in shares (FSDP2): each process keeps a part of every tensor and gathers a block while it computes.
+"""Sharded weights (FSDP2): each process keeps a part of every tensor and gathers a block while it computes.
 
 The head is applied outside of a model's forward pass, to parts of the scored positions. This works because
 the outermost module, which has embedding and head, stays gathered from its forward pass to the end of the
 backward pass. Gradients are sums over the processes, not means.
 
-Functions here take and return plain tensors too, so that callers need not ask whether a model is in shares.
+Functions here take and return plain tensors too, so that callers need not ask whether a model is sharded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def on_cpu(tensors: Mapping[str, Tensor], keep: bool = True) -> dict[str, Tensor]:
-    """Return whole tensors, those in shares on the CPU, one at a time: a card never holds them all.
+    """Return whole tensors, sharded ones on the CPU, one at a time: a card never holds them all.
 
     Collective. Without ``keep`` this process only takes part, and returns none.
     """
@@ -52,7 +52,7 @@ def share_like(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def shard(model: nn.Module, parts: Iterable[nn.Module], device: torch.device) -> None:
-    """Put a model into shares over all processes; ``parts`` are gathered one at a time."""
+    """Shard a model over all processes; ``parts`` are gathered one at a time."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.distributed_c10d import get_world_size
     from torch.distributed.fsdp import fully_shard
@@ -68,7 +68,7 @@ def shard(model: nn.Module, parts: Iterable[nn.Module], device: torch.device) ->
 
 
 def materialise(blank: nn.Module, source: nn.Module, device: torch.device) -> None:
-    """Fill a model in shares whose tensors are on no device with the values of another."""
+    """Fill a sharded model whose tensors are on no device with the values of another."""
     blank.to_empty(device=device)
     with torch.no_grad():
         for own, other in zip(blank.parameters(), source.parameters(), strict=True):

@@ -137,7 +137,7 @@ class Assembly:
             refused = {
                 "adapters, which are small beside a base that every process keeps": self.lora is not None,
                 "decoding.fp8, whose copies are whole": self.config.decoding.fp8,
-                "decoding.ahead, which needs π_a whole while it is in shares": self.config.decoding.ahead,
+                "decoding.ahead, which needs π_a whole while it is sharded": self.config.decoding.ahead,
                 "a model that is not a native transformer": self.shape is None,
             }
             for what, is_asked in refused.items():

@@ -172,7 +172,7 @@ class Learner:
     def _rounds(self, sequences: int, size: int) -> list[tuple[slice, bool]]:
         """The micro-batches of this process, and whether their gradient counts.
 
-        With weights in shares every pass is one of all processes: those with fewer rows repeat a row whose
+        With sharded weights every pass is one of all processes: those with fewer rows repeat a row whose
         gradient does not count.
         """
         unit = self.method.unit

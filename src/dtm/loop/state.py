@@ -27,7 +27,7 @@ def pack(
 ) -> Checkpoint:
     """Everything that the next step depends on; random streams need no state (see `dtm.random`).
 
-    Collective: weights in shares are gathered, and kept by the processes with ``keep``.
+    Collective: sharded weights are gathered, and kept by the processes with ``keep``.
     """
     tensors: dict[str, Tensors] = {
         "student": on_cpu(policy.weights(policy.student), keep),
@@ -87,5 +87,5 @@ def load_optimizer(model: Denoiser, optimizer: torch.optim.Optimizer, tensors: T
 
 
 def _placed(key: str, value: Tensor, parameter: nn.Parameter) -> Tensor:
-    """A tensor of the optimiser where its parameter is; moments are cut into shares as it is."""
+    """A tensor of the optimiser where its parameter is; moments are sharded as it is."""
     return value.to(parameter.device) if key == "step" else share_like(value, parameter)

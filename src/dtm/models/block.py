@@ -150,7 +150,7 @@ class Block(nn.Module):
         self.down = nn.Linear(config.ffn, config.width, bias=False)
 
     def forward(self, part: Callable[..., Tensor], *inputs: Any) -> Tensor:
-        """Run a part of the block; a block in shares gathers its weights for it (`dtm.distributed`)."""
+        """Run a part of the block; a sharded block gathers its weights for it (`dtm.distributed`)."""
         return part(self, *inputs)
 
     def attend(

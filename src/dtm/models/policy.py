@@ -158,7 +158,7 @@ class Policy:
                 model.on_pass = listener
 
     def _make_sharded(self, base: Transformer, keep_base: bool) -> None:
-        """Put the student into shares, then fill copies that never existed as a whole."""
+        """Shard the student, then fill copies that no process ever held whole."""
         copies = [_blank(base) for _ in range(1 + (self.ema is not None) + keep_base)]
         device = base.embedding.weight.device
         shard(base, base.blocks, device)

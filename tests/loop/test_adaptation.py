@@ -35,6 +35,8 @@ from ending import FINISHED
 
 pytest.importorskip("transformers")
 
+LAST_STEP = re.compile(r"step (\d+) of \1\b")
+"""The end of a denoising movie; a text that ends early has fewer steps."""
 ONLY = {"general": 0.0, "countdown": 0.0, "arithmetic": 0.0, "sudoku": 0.0, "sudoku_lines": 0.0, "gsm8k": 0.0}
 
 
@@ -105,7 +107,7 @@ def test_a_source_becomes_a_model_that_other_commands_take(config, data, tmp_pat
 
     asked = ("--prompt", "the sum", "--length", 16, "--block", 8, "--device", "cpu")
     assert run("sample", folder.path, *asked) == 0
-    assert "step 8 of 8" in capsys.readouterr().out
+    assert LAST_STEP.search(capsys.readouterr().out)
     benchmark = ("--task", "sudoku", "--data-dir", data, "--limit", 1, "--length", 32)
     assert run("eval", folder.path, *benchmark, "--device", "cpu") == 0
     assert "sudoku" in capsys.readouterr().out
@@ -222,7 +224,7 @@ def test_the_recipes_of_smollm_start_from_an_adaptation(config, data, tmp_path, 
     assert (tuned / "summary.json").is_file()
     capsys.readouterr()
     assert run("sample", tuned, "--prompt", "the sum", "--length", 16, "--device", "cpu") == 0
-    assert "step 8 of 8" in capsys.readouterr().out
+    assert LAST_STEP.search(capsys.readouterr().out)
 
 
 def test_a_run_writes_down_which_adaptation_its_bases_name_stood_for(config, data, tmp_path, monkeypatch):

@@ -1,9 +1,15 @@
-"""The comparisons behind results/compare/: python benchmarks/compare.py --data-dir DATA --jobs 9.
+"""The comparisons behind results/compare/.
 
-The paper's methods on Sudoku and Countdown at equal tokens, each tuned by as many trials, some runs side
-by side; then DTM and SPG on Sudoku at equal wall-clock, one run at a time, with the settings picked before.
-The table of countdown-tokens has the accuracy on items that need × or ÷ beside that of the base. Bases are
-pretrained unless --out holds them. Whatever has finished is kept. --smoke is all of it in miniature.
+    python benchmarks/compare.py --data-dir DATA --jobs 9      # one GPU
+    python benchmarks/compare.py --data-dir DATA --laptop      # two CPU cores, an hour
+
+On a GPU: the paper's methods on Sudoku and Countdown at equal tokens, each tuned by as many trials, several
+runs in parallel; then DTM and SPG on Sudoku at equal wall-clock, one run at a time, with the settings
+picked before. Countdown's table has the accuracy on items that need × or ÷ beside that of the base.
+
+On a laptop: c-DTM, SPG and VRPO on Sudoku at equal tokens, from a base of 0.2M parameters.
+
+Bases are pretrained unless --out holds them. Finished runs are kept. --smoke runs everything in miniature.
 """
 
 from __future__ import annotations
@@ -29,6 +35,18 @@ SMALL = shlex.split("""
     --evaluation.prompts 8 --evaluation.completions 2
 """)
 """The other fields of such a run."""
+LAPTOP = shlex.split("""
+    --model.width 64 --model.layers 4 --model.ffn 176
+    --pretrain.steps 2500 --pretrain.batch 256 --pretrain.lr 3e-3
+""")
+"""The base of the comparison on a laptop."""
+ROOM = shlex.split("""
+    --replay.prompts 64 --optimizer.batch 256
+    --set c-dtm.tilt.max-steps=30 --set c-dtm.tilt.absorbed=never
+""")
+"""Phases of 1.4 million tokens, so that 12 million have room for eight. The recipe's phases take 3.5 to 7."""
+ON_LAPTOP = {"methods": "c-dtm,spg,vrpo", "trials": "3", "jobs": "2"}
+"""What the comparison on a laptop runs unless it is told otherwise."""
 BRIEF = {
     "methods": "c-dtm,spg",
     "tokens": "2e3tokens",
@@ -92,26 +110,36 @@ def main() -> None:
     parser.add_argument("--seeds", default="3", metavar="N", help="default: 3")
     parser.add_argument("--trials", default="6", metavar="N", help="of each method (default: 6)")
     parser.add_argument("--jobs", default="9", metavar="J", help="runs side by side (default: 9)")
+    parser.add_argument("--laptop", action="store_true", help="the comparison for two CPU cores alone")
     parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
-    if parser.parse_args().smoke:
+    asked = parser.parse_args()
+    if asked.laptop:
+        parser.set_defaults(**ON_LAPTOP)
+    if asked.smoke:
         parser.set_defaults(**BRIEF)
     options = parser.parse_args()
-    small, shape = (list(SMALL), SHAPE) if options.smoke else ([], [])
-    if options.data_dir is not None:
-        small += ["--task.data-dir", str(options.data_dir)]
     results = options.out / "results" if options.smoke else RESULTS
-    common = ["--seeds", options.seeds, *small]
-    tuned = ["--methods", options.methods, "--budget", options.tokens, "--jobs", options.jobs]
-    tuned += ["--tune", "--trials", options.trials]
-    folders = {}
-    for recipe in ("sudoku-mini", "countdown-mini"):
-        start = ["--model.base", base(recipe, options.out, [*small, *shape]), *common]
-        name = f"{recipe.removesuffix('-mini')}-tokens"
-        folders[recipe] = compare(name, recipe, options.out, results, *tuned, *start)
-    clock = ["--methods", "c-dtm,spg", "--budget", options.seconds]
-    clock += picked(folders["sudoku-mini"], ("c-dtm", "spg"))
-    start = ["--model.base", base("sudoku-mini", options.out, [*small, *shape]), *common]
-    compare("sudoku-seconds", "sudoku-mini", options.out, results, *clock, *start)
+    common = list(SMALL) if options.smoke else ["--device", "cpu"] if options.laptop else []
+    if options.data_dir is not None:
+        common += ["--task.data-dir", str(options.data_dir)]
+    shape = SHAPE if options.smoke else LAPTOP if options.laptop else []
+
+    def tokens(recipe: str, suffix: str, *changes: str) -> Path:
+        """A tuned comparison at equal tokens."""
+        asked = ["--methods", options.methods, "--budget", options.tokens, "--jobs", options.jobs]
+        asked += ["--tune", "--trials", options.trials, "--seeds", options.seeds, *changes]
+        asked += ["--model.base", base(recipe, options.out, [*common, *shape]), *common]
+        return compare(f"{recipe.removesuffix('-mini')}-{suffix}", recipe, options.out, results, *asked)
+
+    if options.laptop:
+        tokens("sudoku-mini", "laptop", *ROOM)
+        return
+    tuned = tokens("sudoku-mini", "tokens", *ROOM)
+    tokens("countdown-mini", "tokens")
+    clock = ["--methods", "c-dtm,spg", "--budget", options.seconds, "--seeds", options.seeds, *ROOM]
+    clock += picked(tuned, ("c-dtm", "spg"))
+    clock += ["--model.base", base("sudoku-mini", options.out, [*common, *shape]), *common]
+    compare("sudoku-seconds", "sudoku-mini", options.out, results, *clock)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,9 @@ from dtm.masking import Masking
 from dtm.methods import mdm_loss
 from dtm.models.placement import Placement
 from dtm.models.transformer import Transformer
+from dtm.padding import aligned
 from dtm.random import stream
-from dtm.records import MaskedStates, Sequences, aligned
+from dtm.records import MaskedStates, Sequences
 from dtm.runs.checkpoint import Checkpoint, load_latest, save_checkpoint
 from dtm.runs.events import Callback, Event
 from dtm.runs.interrupts import Interrupted

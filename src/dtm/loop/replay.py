@@ -11,7 +11,8 @@ from torch import Tensor
 
 from dtm import tilts
 from dtm.errors import MixedTiltError, require
-from dtm.records import Rollouts, Weights, concatenate
+from dtm.padding import concatenate
+from dtm.records import Rollouts, Weights
 
 Credit = Callable[..., Float[Tensor, " N"]]
 """The credit of each rollout from rewards and groups, and from `Rollouts.log_ratio` where it was measured."""

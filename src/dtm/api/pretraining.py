@@ -11,7 +11,7 @@ from dtm.api.measuring import measure
 from dtm.api.run import Run
 from dtm.api.starting import command_to_continue, start_run
 from dtm.config import RunConfig
-from dtm.loop.assemble import Assembly
+from dtm.loop.assembly import Assembly
 from dtm.loop.pretraining import pretrainer_of
 from dtm.models.storage import save_model
 from dtm.models.transformer import Transformer

@@ -11,7 +11,8 @@ from typing import Any
 from dtm.config import RunConfig
 from dtm.errors import require
 from dtm.evaluation.explain import differences
-from dtm.loop.assemble import Assembly, assemble
+from dtm.loop.assemble import assemble
+from dtm.loop.assembly import Assembly
 from dtm.loop.fingerprint import GROUPS
 from dtm.recipes import recipe
 from dtm.runs.bases import SOURCES

@@ -11,7 +11,7 @@ from dtm.api.run import WEIGHTS, Run
 from dtm.api.starting import command_to_continue, require_same_inputs, start_run
 from dtm.config import RunConfig
 from dtm.errors import require
-from dtm.loop.assemble import Assembly
+from dtm.loop.assembly import Assembly
 from dtm.loop.fingerprint import run_fingerprint
 from dtm.loop.trainer import Trainer
 from dtm.methods.base import Method

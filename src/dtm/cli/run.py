@@ -26,7 +26,7 @@ from dtm.runs.interrupts import exit_code
 if TYPE_CHECKING:
     from dtm.api import Run
     from dtm.config import RunConfig
-    from dtm.loop.assemble import Assembly
+    from dtm.loop.assembly import Assembly
     from dtm.runs.folder import RunFolder
 
 NOTHING_LEARNT = 3

@@ -17,7 +17,7 @@ from dtm.capacity.preflight import available
 from dtm.config import CheckpointConfig, PretrainConfig
 from dtm.distributed import ALONE, Group
 from dtm.errors import DivergedError, StorageError, require
-from dtm.loop.assemble import Assembly
+from dtm.loop.assembly import Assembly
 from dtm.loop.examples import Corpus, several, task_corpus
 from dtm.loop.state import load_optimizer, optimizer_tensors
 from dtm.masking import Masking

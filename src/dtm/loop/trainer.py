@@ -25,7 +25,7 @@ from dtm.capacity.peak import forget_peak, peak_memory
 from dtm.config.budget import Budget, cooling_factor
 from dtm.errors import DivergedError, DtmWarning, RewardError, StorageError, require
 from dtm.evaluation.reveals import mean_divergence
-from dtm.loop.assemble import Assembly
+from dtm.loop.assembly import Assembly
 from dtm.loop.learner import Learner
 from dtm.loop.ledger import Ledger
 from dtm.loop.meter import Meter, Reading

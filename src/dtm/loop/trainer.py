@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ import torch
 
 from dtm.capacity.peak import forget_peak, peak_memory
 from dtm.config.budget import Budget, cooling_factor
-from dtm.errors import DivergedError, RewardError, StorageError, require
+from dtm.errors import DivergedError, RewardError, require
 from dtm.evaluation.reveals import mean_divergence
 from dtm.loop.assembly import Assembly
 from dtm.loop.learner import Learner
@@ -34,7 +33,7 @@ from dtm.loop.sampling import Sampling
 from dtm.loop.state import pack, unpack
 from dtm.random import stream
 from dtm.records import Cost
-from dtm.runs.checkpoint import load_latest, save_checkpoint
+from dtm.runs.checkpoint import load_latest, save_checkpoint, saved_on
 from dtm.runs.events import Callback, Callbacks, Event
 from dtm.runs.interrupts import Interrupted
 
@@ -85,25 +84,19 @@ class Trainer:
         self._clock = time.perf_counter() - self.progress.seconds
         forget_peak(self.device)
         every = self.config.checkpoint.every or SAVE_EVERY
+        timed = self.budget is not None and self.budget.unit == "seconds"
         try:
-            timed = self.budget is not None and self.budget.unit == "seconds"
-            if timed and self.placement.compiles:  # kernels in torch's cache would be a head start
-                self.learner.rehearse(self.sampling.rehearse())
-            while not (self.progress.h is None and self._is_finished()):
-                self.group.together(self._check)
-                before = self.progress.step
-                self._advance()
-                closed = self.progress.h is None and self.loop.saves_phases
-                stepped = self.progress.step > before
-                if closed or (stepped and self.progress.step % every == 0):
-                    self.save()
-        except (Interrupted, RewardError, DivergedError):
-            self.save()
-            raise
-        except StorageError:
-            with suppress(StorageError):  # the checkpoint may still fit
-                self.save()
-            raise
+            with saved_on(self.save, Interrupted, RewardError, DivergedError):
+                if timed and self.placement.compiles:  # kernels in torch's cache would be a head start
+                    self.learner.rehearse(self.sampling.rehearse())
+                while not (self.progress.h is None and self._is_finished()):
+                    self.group.together(self._check)
+                    before = self.progress.step
+                    self._advance()
+                    closed = self.progress.h is None and self.loop.saves_phases
+                    stepped = self.progress.step > before
+                    if closed or (stepped and self.progress.step % every == 0):
+                        self.save()
         finally:
             self.sampling.drop_ahead()
         self.save()

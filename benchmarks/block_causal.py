@@ -25,7 +25,8 @@ from typing import Any
 import dtm
 from dtm import api
 from dtm.config import RunConfig
-from dtm.loop.assemble import assemble, new_shape
+from dtm.loop.assemble import assemble
+from dtm.loop.assembly import new_shape
 from dtm.loop.examples import task_corpus
 from dtm.loop.pretraining import Pretrainer
 from dtm.masking import EveryBlock, Masking

@@ -21,17 +21,17 @@ import argparse
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dtm
 from dtm import Run, api
+from dtm.comparison.sweep import spread
 from dtm.config import EvaluationConfig, PretrainConfig, RunConfig
 from dtm.config.adapt import SHARES, AdaptConfig, CorpusConfig
 from dtm.config.serialise import update
@@ -323,11 +323,6 @@ def table(options: argparse.Namespace) -> None:
 def headline(by_length: Mapping[str, Mapping[str, float]]) -> float:
     """Accuracy at the first length."""
     return next(iter(by_length.values()))["accuracy"]
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Mean, lowest and highest."""
-    return {"mean": statistics.fmean(values), "low": min(values), "high": max(values)}
 
 
 STAGES = {

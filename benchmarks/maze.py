@@ -25,7 +25,8 @@ from dtm.comparison.sweep import over_seeds, run_all, spread
 from dtm.config import EvaluationConfig, MazeConfig, RunConfig
 from dtm.config.serialise import update
 from dtm.evaluation.evaluate import Evaluation
-from dtm.loop.assemble import Assembly, assemble
+from dtm.loop.assemble import assemble
+from dtm.loop.assembly import Assembly
 from dtm.models.storage import load_model
 from dtm.report.figures import comparison_figure
 from dtm.runs.folder import kept_json

@@ -24,7 +24,8 @@ import dtm
 from dtm import tilts
 from dtm.config.serialise import update
 from dtm.engine.collect import prompts_in_order
-from dtm.loop.assemble import Assembly, assemble
+from dtm.loop.assemble import assemble
+from dtm.loop.assembly import Assembly
 from dtm.loop.meter import Meter
 from dtm.masking import visited
 from dtm.models import Policy

@@ -26,7 +26,8 @@ from dtm.api import Run
 from dtm.comparison.sweep import over_seeds, run_all, spread
 from dtm.config import EvaluationConfig, MiniConfig, RunConfig
 from dtm.config.serialise import update
-from dtm.loop.assemble import Assembly, assemble
+from dtm.loop.assemble import assemble
+from dtm.loop.assembly import Assembly
 from dtm.models.storage import load_model
 from dtm.report.figures import LENGTH, comparison_figure
 from dtm.runs.folder import kept_json

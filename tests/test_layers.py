@@ -25,6 +25,7 @@ LAYERS = [
     {
         *(
             "records",
+            "padding",
             "losses",
             "tilts",
             "masking",

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -48,27 +47,6 @@ class Prompts:
         return self.select([row for row in range(len(self)) for _ in range(times)])
 
 
-def join_prompts(parts: Sequence[Prompts]) -> Prompts:
-    """Prompts one part after the other; shorter ones are padded further on the left (and masked)."""
-    width = max(part.tokens.shape[1] for part in parts)
-    padding = [(width - part.tokens.shape[1], 0) for part in parts]
-    columns = {name: [value for part in parts for value in part.columns[name]] for name in parts[0].columns}
-    return Prompts(
-        torch.cat([F.pad(part.tokens, short) for part, short in zip(parts, padding, strict=True)]),
-        torch.cat([F.pad(part.attention, short) for part, short in zip(parts, padding, strict=True)]),
-        [view for part in parts for view in part.views],
-        columns,
-    )
-
-
-def where_padded(attention: Bool[Tensor, "N L"]) -> Bool[Tensor, "N L"] | None:
-    """The attention mask, or None if nothing is padded.
-
-    A mask forces the slower attention kernels, and checking waits for the device: ask once per batch.
-    """
-    return None if bool(attention.all()) else attention
-
-
 @dataclass(frozen=True, slots=True)
 class Sequences:
     """Clean sequences: training data, or finished completions."""
@@ -90,20 +68,6 @@ class Sequences:
     def to(self, device: torch.device) -> Sequences:
         """The same sequences on another device."""
         return Sequences(self.tokens.to(device), self.attention.to(device), self.is_completion.to(device))
-
-
-def prompt_width(is_completion: Bool[Tensor, "B L"]) -> Int[Tensor, ""]:
-    """Columns before the first completion position of any row."""
-    return is_completion.any(0).int().argmax()
-
-
-def leads(is_completion: Bool[Tensor, "B L"], block: int | None) -> Int[Tensor, " B"]:
-    """Columns of the block in which each completion begins that are before it; 0 without a ``block``.
-
-    Blocks of block-causal attention are columns of a row, so that a prompt may end inside one.
-    """
-    first = is_completion.int().argmax(1)
-    return torch.zeros_like(first) if block is None else first % block
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,35 +122,6 @@ class Rollouts(Completions):
 SEQUENCE_TENSORS = ("tokens", "attention", "is_completion")
 COMPLETION_TENSORS = (*SEQUENCE_TENSORS, "revealed_at", "log_prob")
 ROLLOUT_TENSORS = (*COMPLETION_TENSORS, "reward", "group")
-Rows = TypeVar("Rows", bound=Sequences)
-
-
-def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
-    """Rollouts of one tilt joined; shorter prompts are padded further on the left (and masked)."""
-    width = max(part.tokens.shape[1] for part in parts)
-    padded = [_widen(part, width) for part in parts]
-    joined = {name: torch.cat([getattr(part, name) for part in padded]) for name in parts[0].tensors()}
-    return Rollouts(**joined, tilt=parts[0].tilt)
-
-
-def aligned(rows: Rows, block: int | None) -> Rows:
-    """Pad rows further on the left until their completions begin at a multiple of ``block``.
-
-    Models with block-causal attention need this: their blocks are columns. None: the rows as they are.
-    """
-    if block is None:
-        return rows
-    return _widen(rows, rows.tokens.shape[1] + -int(prompt_width(rows.is_completion)) % block)
-
-
-def _widen(part: Rows, width: int) -> Rows:
-    short = width - part.tokens.shape[1]
-    if short == 0:
-        return part
-    filler = {"revealed_at": -1}  # elsewhere 0, or false
-    names = COMPLETION_TENSORS if isinstance(part, Completions) else SEQUENCE_TENSORS
-    padded = {name: F.pad(getattr(part, name), (short, 0), value=filler.get(name, 0)) for name in names}
-    return replace(part, **padded)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 import dtm
 from dtm.cli import main
-from dtm.cli.run import _grid, _with_both
+from dtm.cli.sweep import _grid, _with_both
 from dtm.comparison.sweep import over_seeds, run_all, spread, sweep_rows, sweep_table
 from dtm.errors import CheckpointError, DtmError
 

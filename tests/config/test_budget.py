@@ -166,7 +166,7 @@ def test_a_run_may_reach_a_plateau_before_its_budget(tiny, make_trainer):
 @both
 def test_warming_up_leaves_no_trace(name, tiny, make_trainer):
     cold, warm = make_trainer(with_method(tiny, name)), make_trainer(with_method(tiny, name))
-    warm._warm_up()
+    warm.learner.rehearse(warm.sampling.rehearse())
     assert warm.progress == cold.progress
     assert all(parameter.grad is None for parameter in warm.policy.trained())
     for made in (cold, warm):

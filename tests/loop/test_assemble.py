@@ -8,7 +8,7 @@ import pytest
 
 from dtm.cli import main
 from dtm.config.serialise import to_yaml
-from dtm.loop import assemble as module
+from dtm.loop import assemble, assembly
 from dtm.models.placement import Placement
 from ending import FINISHED
 
@@ -25,8 +25,8 @@ def calls(monkeypatch) -> Counter[str]:
 
         monkeypatch.setattr(owner, name, count)
 
-    counted(module, "build_task", module.build_task)
-    counted(module, "load_base", module.load_base)
+    counted(assemble, "build_task", assemble.build_task)
+    counted(assembly, "load_base", assembly.load_base)
     counted(Placement, "resolve", Placement.resolve)
     return counts
 

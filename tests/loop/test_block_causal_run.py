@@ -15,7 +15,8 @@ from dtm.config import EvaluationConfig, ModelConfig, RunConfig
 from dtm.config.registry import configure_method
 from dtm.engine import Decoder, generate
 from dtm.errors import ConfigError
-from dtm.loop.assemble import assemble, new_shape
+from dtm.loop.assemble import assemble
+from dtm.loop.assembly import new_shape
 from dtm.loop.plan import training_plan
 from dtm.masking import EveryBlock
 from dtm.models import Transformer, TransformerConfig

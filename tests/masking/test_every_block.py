@@ -15,8 +15,9 @@ from dtm.masking.every_block import mask_blocks
 from dtm.masking.mask_count import mask_cells
 from dtm.methods.mdm import mdm_loss
 from dtm.models import Transformer, TransformerConfig
+from dtm.padding import aligned
 from dtm.random import stream
-from dtm.records import MaskedStates, Sequences, aligned
+from dtm.records import MaskedStates, Sequences
 
 MASK, PROMPT = 10, 4
 

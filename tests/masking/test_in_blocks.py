@@ -23,8 +23,9 @@ from dtm.masking import (
     in_blocks,
 )
 from dtm.masking.mask_count import mask_cells
+from dtm.padding import leads
 from dtm.random import stream
-from dtm.records import Sequences, leads
+from dtm.records import Sequences
 
 BLOCK, WIDTH, MASK = 4, 12, 9
 

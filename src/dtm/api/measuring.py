@@ -9,7 +9,7 @@ from dtm.engine import Decoder
 from dtm.engine.collect import Collector
 from dtm.evaluation.cost import bound, divergence, instructions
 from dtm.evaluation.evaluate import Evaluation, evaluate, evaluation_decoder, held_out
-from dtm.loop.assemble import Assembly
+from dtm.loop.assembly import Assembly
 from dtm.masking import MaskCount, in_blocks
 from dtm.models.denoiser import Denoiser
 from dtm.models.merging import for_decoding

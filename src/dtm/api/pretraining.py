@@ -9,9 +9,9 @@ from typing import Any
 
 from dtm.api.measuring import measure
 from dtm.api.run import Run
-from dtm.api.starting import command_to_continue, start_run
+from dtm.api.starting import held_run, start_run
 from dtm.config import RunConfig
-from dtm.loop.assemble import Assembly
+from dtm.loop.assembly import Assembly
 from dtm.loop.pretraining import pretrainer_of
 from dtm.models.storage import save_model
 from dtm.models.transformer import Transformer
@@ -19,7 +19,7 @@ from dtm.runs.checkpoint import has_checkpoint
 from dtm.runs.events import Callback, JsonLines
 from dtm.runs.folder import RunFolder
 from dtm.runs.interrupts import Interrupted, Interrupts
-from dtm.runs.resume import Resume, held, note_changes, require_same_config, with_remedy
+from dtm.runs.resume import Resume, note_changes, require_same_config
 from dtm.writing import write_json
 
 
@@ -40,11 +40,8 @@ def pretrain(
     assembly.pretraining_masks()  # mistakes surface before there is a folder
     if found is not None:
         require_same_config(found, config)
-    given, group = {"task": task}, assembly.group
-    with (
-        held(found, config, "pretrain", out, group) as folder,
-        with_remedy(folder, command_to_continue(folder, config, "pretrain", given)),
-    ):
+    group = assembly.group
+    with held_run(found, config, "pretrain", out, {"task": task}, group) as folder:
         with Interrupts() as interrupts:
             group.by_first(lambda: note_changes(folder, config))
             pretrainer = pretrainer_of(

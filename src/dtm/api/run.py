@@ -15,7 +15,8 @@ from dtm.config import EvaluationConfig, RunConfig
 from dtm.engine import Uniform
 from dtm.errors import require
 from dtm.evaluation.evaluate import Evaluation
-from dtm.loop.assemble import Assembly, assemble
+from dtm.loop.assemble import assemble
+from dtm.loop.assembly import Assembly
 from dtm.models.denoiser import Denoiser
 from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import load_adapter

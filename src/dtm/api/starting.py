@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dtm.config import RunConfig
+from dtm.distributed import Group
 from dtm.errors import require
 from dtm.evaluation.explain import differences
-from dtm.loop.assemble import Assembly, assemble
+from dtm.loop.assemble import assemble
+from dtm.loop.assembly import Assembly
 from dtm.loop.fingerprint import GROUPS
 from dtm.recipes import recipe
 from dtm.runs.bases import SOURCES
 from dtm.runs.data import with_data
 from dtm.runs.folder import RunFolder, read_object
-from dtm.runs.resume import Resume, find_run, require_same_config
+from dtm.runs.resume import Resume, find_run, held, require_same_config, with_remedy
 from dtm.tasks.base import Reward
 from dtm.tasks.language.own import Source
 
@@ -89,6 +92,23 @@ def require_same_inputs(folder: RunFolder, identity: Mapping[str, Any]) -> dict[
         "Restore them to continue it, or start a new run: no --resume, and another --out.",
     )
     return {**before, "settings": identity["settings"]}
+
+
+@contextmanager
+def held_run(
+    found: RunFolder | None,
+    config: RunConfig,
+    kind: str,
+    out: str | Path | None,
+    given: Mapping[str, Any],
+    group: Group,
+) -> Iterator[RunFolder]:
+    """The folder of the run, locked; after a failed reward or write the error says how to continue."""
+    with (
+        held(found, config, kind, out, group) as folder,
+        with_remedy(folder, command_to_continue(folder, config, kind, given)),
+    ):
+        yield folder
 
 
 def command_to_continue(folder: RunFolder, config: RunConfig, kind: str, given: Mapping[str, Any]) -> str:

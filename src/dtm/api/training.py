@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dtm.api.run import WEIGHTS, Run
-from dtm.api.starting import command_to_continue, require_same_inputs, start_run
+from dtm.api.starting import held_run, require_same_inputs, start_run
 from dtm.config import RunConfig
 from dtm.errors import require
-from dtm.loop.assemble import Assembly
+from dtm.loop.assembly import Assembly
 from dtm.loop.fingerprint import run_fingerprint
 from dtm.loop.trainer import Trainer
 from dtm.methods.base import Method
@@ -29,7 +29,7 @@ from dtm.runs.checkpoint import has_checkpoint
 from dtm.runs.events import Callback, JsonLines, SampleFiles
 from dtm.runs.folder import RunFolder
 from dtm.runs.interrupts import Interrupted, Interrupts
-from dtm.runs.resume import Resume, held, note_changes, require_same_config, with_remedy
+from dtm.runs.resume import Resume, note_changes, require_same_config
 from dtm.tasks.base import Reward
 from dtm.tasks.language.own import Source
 from dtm.writing import write_json
@@ -85,11 +85,7 @@ def train(
     if found is not None:
         identity = require_same_inputs(found, identity)
     group = assembly.group
-    with (
-        held(found, config, "train", out, group) as folder,
-        with_remedy(folder, command_to_continue(folder, config, "train", given)),
-        ExitStack() as stack,
-    ):
+    with held_run(found, config, "train", out, given, group) as folder, ExitStack() as stack:
         with Interrupts() as interrupts:
             page = RunPage(folder)
             writers = _writers(folder, config, page, track, stack) if group.is_first else []

@@ -22,8 +22,9 @@ from dtm.models.denoiser import Denoiser
 from dtm.models.merging import for_decoding
 from dtm.models.placement import Placement
 from dtm.models.shape import TransformerConfig
+from dtm.padding import aligned
 from dtm.random import stream
-from dtm.records import MaskedStates, aligned
+from dtm.records import MaskedStates
 from dtm.tasks.base import Task
 
 ROWS = 16

@@ -25,8 +25,9 @@ from dtm.cli.models import models
 from dtm.cli.parse import SYMBOLS, first_line, take_processes
 from dtm.cli.report import report, watch
 from dtm.cli.results import results
-from dtm.cli.run import pretrain, sweep, train
+from dtm.cli.run import pretrain, train
 from dtm.cli.sampling import sample
+from dtm.cli.sweep import sweep
 from dtm.distributed import is_first_process, launched, was_shared
 from dtm.distributed.launch import launch
 from dtm.errors import ConfigError, DtmError, DtmWarning, nearest, require

@@ -17,7 +17,7 @@ from dtm.cli.parse import (
     titled_track,
     with_flags,
 )
-from dtm.cli.run import EACH_RUN, print_plan
+from dtm.cli.sweep import EACH_RUN, print_plan
 from dtm.cli.threads import add_threads, share_threads
 from dtm.errors import require
 

@@ -20,7 +20,7 @@ from dtm.config.registry import load_method_class
 from dtm.errors import require
 from dtm.evaluation.evaluate import EVALUATION_SEED, held_out
 from dtm.evaluation.length import effective_lengths
-from dtm.loop.assemble import Assembly
+from dtm.loop.assembly import Assembly
 from dtm.random import derived_seed
 from dtm.runs.folder import kept_json
 from dtm.steering import BestOf, Steering, parse_steering

@@ -11,8 +11,9 @@ import torch
 
 from dtm.distributed import ALONE, Group
 from dtm.engine.base import RolloutEngine
+from dtm.padding import join_prompts
 from dtm.random import stream
-from dtm.records import COMPLETION_TENSORS, Completions, Prompts, Rollouts, join_prompts
+from dtm.records import COMPLETION_TENSORS, Completions, Prompts, Rollouts
 from dtm.tasks.base import Task
 from dtm.tasks.rewards import Scorer, Scores
 

@@ -29,7 +29,8 @@ from dtm.engine.passes import BATCH_SIZES, passes_of
 from dtm.engine.reveal import Stepper
 from dtm.errors import require
 from dtm.models.denoiser import Denoiser
-from dtm.records import Completions, Prompts, aligned, where_padded
+from dtm.padding import aligned, where_padded
+from dtm.records import Completions, Prompts
 
 HEAP = 31 * 2**20
 """Bytes of a block that is freed once, on a CPU. glibc returns freed memory to the system beyond twice the

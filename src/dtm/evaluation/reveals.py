@@ -14,7 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dtm.models.denoiser import Denoiser
-from dtm.records import Rollouts, where_padded
+from dtm.padding import where_padded
+from dtm.records import Rollouts
 from dtm.tasks.base import Task
 
 PROMPTS = 4

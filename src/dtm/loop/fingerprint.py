@@ -23,7 +23,7 @@ from dtm.evaluation.fingerprint import (
     model_identity,
     rules_version,
 )
-from dtm.loop.assemble import Assembly
+from dtm.loop.assembly import Assembly
 from dtm.loop.policies import is_own, is_under
 from dtm.records import Prompts
 from dtm.runs.environment import environment, version

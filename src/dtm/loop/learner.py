@@ -50,6 +50,17 @@ class Learner:
     group: Group = ALONE
     """The processes that share a batch."""
 
+    def new_optimizer(self) -> torch.optim.Optimizer:
+        """AdamW over the weights that are trained."""
+        settings = self.config.optimizer
+        return torch.optim.AdamW(
+            self.policy.trained(),
+            lr=settings.lr,
+            betas=settings.betas,
+            weight_decay=settings.weight_decay,
+            fused=self.placement.device.type == "cuda",
+        )
+
     def update(
         self, optimizer: torch.optim.Optimizer, replay: Replay, progress: Progress, lr: float
     ) -> tuple[dict[str, float], float]:
@@ -158,8 +169,15 @@ class Learner:
         with self.placement.autocast():
             return meter.read(self.policy, self.config.optimizer.rows, self.group)
 
-    def rehearse(self, replay: Replay) -> None:
+    def hold(self, rollouts: Rollouts, h: float) -> Replay:
+        """A buffer of rollouts with their weights for a tilt by h, and the method's credit."""
+        return Replay(rollouts, h, self.method.prompt_baseline, self.method.credit)
+
+    def rehearse(self, rollouts: Rollouts) -> None:
         """Run the passes of an update and of the meter and discard the results, to compile the kernels."""
+        replay = self.hold(self.with_log_ratio(rollouts, "warm-up", 0), 1.0)
+        if not self.loop.measures_absorbed and self.loop.idle_reason(replay) is not None:
+            return
         if self.loop.measures_absorbed:
             self.read(Meter(replay.rollouts, replay.h, self._stream("warm-up")))
         states, weights = self.batch(replay, Progress())

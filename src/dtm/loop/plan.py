@@ -10,9 +10,8 @@ from dtm.capacity.forecast import COMPILATION, Timing, counted_seconds, format_d
 from dtm.capacity.memory import active_parameters, parameters
 from dtm.capacity.preflight import available, format_bytes
 from dtm.config.adapt import AdaptConfig
-from dtm.errors import require
 from dtm.loop.adaptation import adaptation_masks
-from dtm.loop.assemble import Assembly
+from dtm.loop.assembly import Assembly
 from dtm.loop.corpus import tokens_per_row
 from dtm.loop.instructions import ANSWERED, ASKED
 from dtm.methods import mdm_loss
@@ -107,11 +106,8 @@ def _audit(assembly: Assembly) -> dict[str, str]:
 
 def pretraining_plan(assembly: Assembly) -> dict[str, str]:
     """The resolved plan of `dtm pretrain`."""
-    config, task, settings = assembly.config, assembly.task, assembly.config.pretrain
-    require(
-        not isinstance(assembly.task, LanguageTask),
-        f"{config.recipe} starts from a model that has been pretrained",
-    )
+    task, settings = assembly.task, assembly.config.pretrain
+    assembly.pretraining_masks()  # refuses what cannot be pretrained
     late = f", the last {settings.settle:.0%} masked in the decoder's blocks" if settings.settle else ""
     size = sum(parameter.numel() for parameter in assembly.new_model().parameters())
     return {

@@ -97,6 +97,11 @@ class Loop(ABC):
     def refreshes(self, phase_step: int) -> bool:
         """Whether part of the buffer is renewed before this step."""
 
+    def next_refresh(self, phase_step: int) -> int | None:
+        """The step of a phase before which the buffer is renewed next; None: not in this phase."""
+        later = range(phase_step + 1, self.steps)
+        return next((step for step in later if self.refreshes(step)), None)
+
     @abstractmethod
     def reads_meter(self, phase_step: int) -> bool:
         """Whether the absorbed share is measured before this step."""

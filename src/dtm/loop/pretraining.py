@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,18 @@ from dtm.capacity.fit import pretraining_rows
 from dtm.capacity.preflight import available
 from dtm.config import CheckpointConfig, PretrainConfig
 from dtm.distributed import ALONE, Group
-from dtm.errors import DivergedError, StorageError, require
-from dtm.loop.assemble import Assembly
+from dtm.errors import DivergedError, require
+from dtm.loop.assembly import Assembly
 from dtm.loop.examples import Corpus, several, task_corpus
 from dtm.loop.state import load_optimizer, optimizer_tensors
 from dtm.masking import Masking
 from dtm.methods import mdm_loss
 from dtm.models.placement import Placement
 from dtm.models.transformer import Transformer
+from dtm.padding import aligned
 from dtm.random import stream
-from dtm.records import MaskedStates, Sequences, aligned
-from dtm.runs.checkpoint import Checkpoint, load_latest, save_checkpoint
+from dtm.records import MaskedStates, Sequences
+from dtm.runs.checkpoint import Checkpoint, load_latest, save_checkpoint, saved_on
 from dtm.runs.events import Callback, Event
 from dtm.runs.interrupts import Interrupted
 
@@ -94,7 +94,7 @@ class Pretrainer:
         """Train to the end and return the held-out bound, in nats per sequence."""
         self._begin = time.perf_counter() - self.seconds
         self._clock = time.perf_counter(), self.step, self.tokens
-        try:
+        with saved_on(self.save, Interrupted):
             while self.step < self.settings.steps:
                 self.group.together(self.between)
                 loss = self._advance()
@@ -102,13 +102,6 @@ class Pretrainer:
                     self._report(float(loss))
                 if self._is_to_be_saved():
                     self.save()
-        except Interrupted:
-            self.save()
-            raise
-        except StorageError:
-            with suppress(StorageError):  # the checkpoint may still fit
-                self.save()
-            raise
         return self.bound()
 
     def _is_to_be_saved(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,8 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dtm import tilts
-from dtm.errors import MixedTiltError, require
-from dtm.records import Rollouts, Weights, concatenate
+from dtm.errors import DivergedError, DtmWarning, MixedTiltError, require
+from dtm.padding import concatenate
+from dtm.records import Rollouts, Weights
 
 Credit = Callable[..., Float[Tensor, " N"]]
 """The credit of each rollout from rewards and groups, and from `Rollouts.log_ratio` where it was measured."""
@@ -52,6 +54,19 @@ class Replay:
             weights = replace(weights, credit=self.credit(reward, group, *measured))
         self.ess = float(tilts.effective_sample_size(weights.log_weight))
         self.weights = weights.to(device)
+
+    def check_weights(self) -> None:
+        """Refuse weights e^{hr} that are not finite; warn where few rollouts carry them."""
+        reward = self.rollouts.reward
+        cause = (
+            f"h = {self.h:g} is large for rewards from {float(reward.min()):.4g} to "
+            f"{float(reward.max()):.4g}. Use --tilt.step auto, or a smaller --tilt.step"
+        )
+        finite = bool((self.weights.log_weight.isfinite() & self.weights.peers.isfinite()).all())
+        require(finite, f"the weights e^(h r) of the rollouts are not finite: {cause}", DivergedError)
+        if self.ess < tilts.LOW_ESS:
+            notice = f"ESS {self.ess:.2g}: {self.ess:.1%} of the rollouts decide this phase, because {cause}"
+            warnings.warn(notice, DtmWarning, stacklevel=2)
 
     @property
     def next_group(self) -> int:

@@ -16,7 +16,7 @@ from dtm.engine import Decoder, RolloutEngine
 from dtm.engine.collect import Collector, Drawn, prompts_in_order
 from dtm.evaluation.evaluate import Evaluation, evaluate, evaluation_decoder
 from dtm.loop.ahead import Ahead
-from dtm.loop.assemble import Assembly
+from dtm.loop.assembly import Assembly
 from dtm.loop.audit import Tally, audit
 from dtm.loop.progress import Progress
 from dtm.models.policy import Policy

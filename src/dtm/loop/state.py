@@ -49,8 +49,12 @@ def unpack(
     optimizer: torch.optim.Optimizer,
     device: torch.device,
     hold: Callable[[Rollouts, float], Replay],
-) -> tuple[Replay | None, Progress]:
-    """Load models and optimiser in place; return the counters and the buffer, built by ``hold``."""
+    meter_noise: Callable[[int], torch.Generator],
+) -> tuple[Replay | None, Meter | None, Progress]:
+    """Load models and optimiser in place; return the buffer, the meter and the counters.
+
+    ``hold`` makes the buffer of rollouts and h; ``meter_noise`` is the generator of a phase's meter.
+    """
     policy.load_weights(policy.student, checkpoint.tensors["student"])
     policy.load_weights(policy.teacher, checkpoint.tensors["teacher"])
     if policy.average is not None:
@@ -58,9 +62,17 @@ def unpack(
     load_optimizer(policy.student, optimizer, checkpoint.tensors["optimizer"])
     progress = Progress.from_json(checkpoint.state)
     if progress.h is None:
-        return None, progress
-    stored = {name: value.to(device) for name, value in checkpoint.tensors["buffer"].items()}
-    return hold(Rollouts(**stored, tilt=progress.tilt), progress.h), progress
+        return None, None, progress
+    stored = {
+        part: {name: value.to(device) for name, value in checkpoint.tensors[part].items()}
+        for part in ("buffer", "meter")
+        if part in checkpoint.tensors
+    }
+    replay = hold(Rollouts(**stored["buffer"], tilt=progress.tilt), progress.h)
+    if "meter" not in stored:
+        return replay, None, progress
+    noise = meter_noise(progress.phase)
+    return replay, Meter.restored(stored["meter"], progress.tilt, progress.h, noise), progress
 
 
 def optimizer_tensors(model: Denoiser, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

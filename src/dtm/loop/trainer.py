@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +21,9 @@ import torch
 
 from dtm.capacity.peak import forget_peak, peak_memory
 from dtm.config.budget import Budget, cooling_factor
-from dtm.errors import DivergedError, DtmWarning, RewardError, StorageError, require
+from dtm.errors import DivergedError, RewardError, require
 from dtm.evaluation.reveals import mean_divergence
-from dtm.loop.assemble import Assembly
+from dtm.loop.assembly import Assembly
 from dtm.loop.learner import Learner
 from dtm.loop.ledger import Ledger
 from dtm.loop.meter import Meter, Reading
@@ -34,11 +32,10 @@ from dtm.loop.replay import Replay
 from dtm.loop.sampling import Sampling
 from dtm.loop.state import pack, unpack
 from dtm.random import stream
-from dtm.records import Cost, Rollouts
-from dtm.runs.checkpoint import load_latest, save_checkpoint
-from dtm.runs.events import Callback, Event
+from dtm.records import Cost
+from dtm.runs.checkpoint import load_latest, save_checkpoint, saved_on
+from dtm.runs.events import Callback, Callbacks, Event
 from dtm.runs.interrupts import Interrupted
-from dtm.tilts import LOW_ESS
 
 SAVE_EVERY = 50
 """Steps between checkpoints where the configuration does not say."""
@@ -61,34 +58,19 @@ class Trainer:
         self.group = assembly.group
         self.config, self.loop, self.device = assembly.config, assembly.loop, assembly.placement.device
         self.method, self.placement = assembly.method, assembly.placement
-        self.callbacks, self.checkpoints, self.between = callbacks, checkpoints, between
+        self.callbacks, self.checkpoints, self.between = Callbacks(callbacks), checkpoints, between
         self.budget = None if self.config.budget is None else Budget.parse(self.config.budget)
         self.policy = assembly.new_policy()
+        policy, masking, span = self.policy, assembly.masking, assembly.reward_range
         self.learner = Learner(
-            self.config,
-            self.policy,
-            self.method,
-            self.loop,
-            assembly.masking,
-            assembly.reward_range,
-            self.placement,
-            self.group,
+            self.config, policy, self.method, self.loop, masking, span, self.placement, self.group
         )
-        self.sampling = Sampling(assembly, self.policy, between)
-        policy = self.policy
+        self.optimizer = self.learner.new_optimizer()
+        self.sampling = Sampling(assembly, policy, between)
         self.ledger = Ledger([policy.student, policy.teacher, policy.average, policy.base])
-        optimizer = self.config.optimizer
-        self.optimizer = torch.optim.AdamW(
-            self.policy.trained(),
-            lr=optimizer.lr,
-            betas=optimizer.betas,
-            weight_decay=optimizer.weight_decay,
-            fused=self.device.type == "cuda",
-        )
         self.progress = Progress()
         self.replay: Replay | None = None
         self.meter: Meter | None = None
-        self._unlogged: StorageError | None = None
         self._clock = time.perf_counter()
 
     # ── the loop ─────────────────────────────────────────────────────────────────────────────────
@@ -102,30 +84,24 @@ class Trainer:
         self._clock = time.perf_counter() - self.progress.seconds
         forget_peak(self.device)
         every = self.config.checkpoint.every or SAVE_EVERY
+        timed = self.budget is not None and self.budget.unit == "seconds"
         try:
-            timed = self.budget is not None and self.budget.unit == "seconds"
-            if timed and self.placement.compiles:
-                self._warm_up()
-            while not (self.progress.h is None and self._is_finished()):
-                self.group.together(self._check)
-                before = self.progress.step
-                self._advance()
-                closed = self.progress.h is None and self.loop.saves_phases
-                stepped = self.progress.step > before
-                if closed or (stepped and self.progress.step % every == 0):
-                    self.save()
-        except (Interrupted, RewardError, DivergedError):
-            self.save()
-            raise
-        except StorageError:
-            with suppress(StorageError):  # the checkpoint may still fit
-                self.save()
-            raise
+            with saved_on(self.save, Interrupted, RewardError, DivergedError):
+                if timed and self.placement.compiles:  # kernels in torch's cache would be a head start
+                    self.learner.rehearse(self.sampling.rehearse())
+                while not (self.progress.h is None and self._is_finished()):
+                    self.group.together(self._check)
+                    before = self.progress.step
+                    self._advance()
+                    closed = self.progress.h is None and self.loop.saves_phases
+                    stepped = self.progress.step > before
+                    if closed or (stepped and self.progress.step % every == 0):
+                        self.save()
         finally:
             self.sampling.drop_ahead()
         self.save()
         self._emit("stopped", reason=self.progress.finished, tilt=self.progress.tilt)
-        self.group.together(self._check_log)
+        self.group.together(self.callbacks.check)
         return self.progress
 
     def save(self) -> None:
@@ -141,13 +117,8 @@ class Trainer:
 
     def resume(self, checkpoints: Path) -> None:
         """Continue from the newest whole checkpoint in the folder."""
-        checkpoint = load_latest(checkpoints)
-        self.replay, self.progress = unpack(checkpoint, self.policy, self.optimizer, self.device, self._hold)
-        if "meter" in checkpoint.tensors:
-            saved = {name: value.to(self.device) for name, value in checkpoint.tensors["meter"].items()}
-            tilt, h = self.progress.tilt, self.progress.h
-            assert h is not None
-            self.meter = Meter.restored(saved, tilt, h, self._meter_noise())
+        parts = load_latest(checkpoints), self.policy, self.optimizer, self.device
+        self.replay, self.meter, self.progress = unpack(*parts, self.learner.hold, self._meter_noise)
         if self.loop.discards_phase(self.progress):
             self.policy.revert()
             self.optimizer.state.clear()
@@ -187,8 +158,7 @@ class Trainer:
     def _draw_ahead(self) -> None:
         """Begin to draw the rollouts of the phase's next refresh, if there is one."""
         now = self.progress.phase_step
-        later = (step for step in range(now + 1, self.loop.steps) if self.loop.refreshes(step))
-        following = next(later, None)
+        following = self.loop.next_refresh(now)
         if following is not None:
             self.sampling.draw_ahead(self.config.replay.refresh_prompts, following - now, self.progress)
 
@@ -211,28 +181,13 @@ class Trainer:
         nothing = f"the reward gave None for all completions of the {prompts} prompts of the buffer"
         require(len(rollouts) > 0, nothing, RewardError)
         h = self.loop.begin(rollouts, progress.tilt, self.optimizer)
-        replay = self._hold(self.learner.with_log_ratio(rollouts, "log-ratio", progress.phase), h)
+        replay = self.learner.hold(self.learner.with_log_ratio(rollouts, "log-ratio", progress.phase), h)
         if self.loop.measures_absorbed:
-            self._check_weights(replay)
-            self.meter = Meter(drawn.select(drawn.group >= prompts), h, self._meter_noise())
+            replay.check_weights()
+            self.meter = Meter(drawn.select(drawn.group >= prompts), h, self._meter_noise(progress.phase))
         self.replay = replay
         progress.begin_phase(h, self.method.new_control())
         return replay
-
-    def _check_weights(self, replay: Replay) -> None:
-        """Refuse weights e^{hr} that are not finite; warn where few rollouts carry them."""
-        weights, reward = replay.weights, replay.rollouts.reward
-        cause = (
-            f"h = {replay.h:g} is large for rewards from {float(reward.min()):.4g} to "
-            f"{float(reward.max()):.4g}. Use --tilt.step auto, or a smaller --tilt.step"
-        )
-        finite = bool((weights.log_weight.isfinite() & weights.peers.isfinite()).all())
-        require(finite, f"the weights e^(h r) of the rollouts are not finite: {cause}", DivergedError)
-        if replay.ess < LOW_ESS:
-            notice = (
-                f"ESS {replay.ess:.2g}: {replay.ess:.1%} of the rollouts decide this phase, because {cause}"
-            )
-            warnings.warn(notice, DtmWarning, stacklevel=2)
 
     def step(self, replay: Replay) -> None:
         """Run one update, charge the budget, emit an event."""
@@ -270,12 +225,12 @@ class Trainer:
         """The share that is absorbed on as many rollouts of the buffer as the meter holds."""
         groups = torch.unique(replay.rollouts.group)[-self.config.replay.held_out_prompts :]
         rollouts = replay.rollouts.select(torch.isin(replay.rollouts.group, groups))
-        found = self.learner.read(Meter(rollouts, replay.h, self._meter_noise()))
+        found = self.learner.read(Meter(rollouts, replay.h, self._meter_noise(self.progress.phase)))
         return None if found is None else found[0]
 
-    def _meter_noise(self) -> torch.Generator:
+    def _meter_noise(self, phase: int) -> torch.Generator:
         """The generator of a meter's choices, the same whenever it is made in a phase."""
-        return stream(self.config.seed, "meter", self.progress.phase, self.device)
+        return stream(self.config.seed, "meter", phase, self.device)
 
     def _close_phase(self, replay: Replay, reason: str) -> None:
         """Measure the absorbed tilt, emit an event, and promote the student to π_a."""
@@ -304,10 +259,6 @@ class Trainer:
         if self.loop.saves_phases:  # shorter phases are too short to judge decoding by
             progress.audited = {}
 
-    def _hold(self, rollouts: Rollouts, h: float) -> Replay:
-        """A buffer of rollouts with their weights for a tilt by h, and the method's credit."""
-        return Replay(rollouts, h, self.method.prompt_baseline, self.method.credit)
-
     # ── between phases, and before the first ─────────────────────────────────────────────────────
 
     def _is_finished(self) -> bool:
@@ -331,31 +282,12 @@ class Trainer:
         drawn = {"prompts": result.prompts, "completions": result.completions, "rewards": result.rewards}
         self._emit("samples", tilt=progress.tilt, **drawn, replays=result.replays)
 
-    def _warm_up(self) -> None:
-        """Compile kernels before the clock starts, by passes whose results are discarded.
-
-        Kernels that an earlier run left in torch's cache would otherwise be a head start.
-        """
-        rollouts = self.learner.with_log_ratio(self.sampling.rehearse(), "warm-up", 0)
-        replay = self._hold(rollouts, 1.0)
-        if self.loop.measures_absorbed or self.loop.idle_reason(replay) is None:
-            self.learner.rehearse(replay)
-
     def _emit(self, kind: Any, **values: Any) -> None:
         seconds = round(time.perf_counter() - self._clock, 3)
         row = {**values, **self.progress.spent, "seconds": seconds}
-        for callback in self.callbacks:
-            try:
-                callback(Event(kind, self.progress.step, row))
-            except StorageError as problem:
-                self._unlogged = problem
+        self.callbacks(Event(kind, self.progress.step, row))
 
     def _check(self) -> None:
         """Raise what asks to stop at a safe point: a failed callback, or a signal."""
-        self._check_log()
+        self.callbacks.check()
         self.between()
-
-    def _check_log(self) -> None:
-        """Raise the error of a failed callback at a safe point, where the state can be saved."""
-        if self._unlogged is not None:
-            raise self._unlogged

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from dtm.errors import require
 from dtm.masking.mask_count import MaskCount
-from dtm.records import MaskedStates, Sequences, leads, prompt_width, where_padded
+from dtm.padding import leads, prompt_width, where_padded
+from dtm.records import MaskedStates, Sequences
 
 
 @final

@@ -20,7 +20,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dtm.errors import require
-from dtm.records import MaskedStates, Sequences, leads, prompt_width, where_padded
+from dtm.padding import leads, prompt_width, where_padded
+from dtm.records import MaskedStates, Sequences
 
 
 @runtime_checkable

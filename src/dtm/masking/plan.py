@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dtm.errors import require
-from dtm.records import Completions, MaskedStates, Sequences, leads, prompt_width, where_padded
+from dtm.padding import leads, prompt_width, where_padded
+from dtm.records import Completions, MaskedStates, Sequences
 
 
 @dataclass(frozen=True, slots=True)

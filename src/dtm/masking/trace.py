@@ -11,7 +11,8 @@ from torch import Tensor
 
 from dtm.errors import require
 from dtm.masking.plan import Layout, Masks
-from dtm.records import Completions, MaskedStates, Sequences, prompt_width, where_padded
+from dtm.padding import prompt_width, where_padded
+from dtm.records import Completions, MaskedStates, Sequences
 
 EVEN = 0.2
 """Share of the draws that goes to all steps of a rollout alike; bounds the weight of any step."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dtm.config import RunConfig
-from dtm.loop.assemble import Assembly
+from dtm.loop.assembly import Assembly
 from dtm.loop.progress import Progress
 from dtm.report.card import Form, model_card
 from dtm.report.outcome import outcome

@@ -12,7 +12,8 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dtm.errors import CheckpointError, DtmWarning
+from dtm.errors import CheckpointError, DtmWarning, StorageError
 from dtm.writing import flush, writing
 
 Tensors = Mapping[str, Tensor]
@@ -85,6 +86,20 @@ def _drop_old(folder: Path, written: Path, keep: int) -> None:
             whole += 1
         else:
             shutil.rmtree(path)
+
+
+@contextmanager
+def saved_on(save: Callable[[], None], *stops: type[Exception]) -> Iterator[None]:
+    """Save a run before an error ends it: one of ``stops``, or a failed write."""
+    try:
+        yield
+    except stops:
+        save()
+        raise
+    except StorageError:
+        with suppress(StorageError):  # the checkpoint may still fit
+            save()
+        raise
 
 
 def has_checkpoint(folder: Path) -> bool:

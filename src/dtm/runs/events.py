@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dtm.errors import DtmWarning
+from dtm.errors import DtmWarning, StorageError
 from dtm.writing import write_text, writing
 
 
@@ -33,6 +33,27 @@ Callback = Callable[[Event], None]
 """Anything that can be called with an event; ``callbacks=[print]`` works."""
 Emit = Callable[..., None]
 """Emits an event of a kind with named values to every callback."""
+
+
+class Callbacks:
+    """The callbacks of a run; a failed write is raised by `check`, where the run can be saved."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self._callbacks = callbacks
+        self._failed: StorageError | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Call each with an event, also after a failed write."""
+        for callback in self._callbacks:
+            try:
+                callback(event)
+            except StorageError as problem:
+                self._failed = problem
+
+    def check(self) -> None:
+        """Raise the latest failed write."""
+        if self._failed is not None:
+            raise self._failed
 
 
 class SampleFiles:

@@ -17,7 +17,8 @@ from torch import Tensor
 from dtm.engine.decoder import Decoder
 from dtm.errors import require
 from dtm.models.denoiser import Denoiser
-from dtm.records import Completions, where_padded
+from dtm.padding import where_padded
+from dtm.records import Completions
 
 
 def require_ratio(decoder: Decoder) -> None:

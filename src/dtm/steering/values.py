@@ -22,7 +22,8 @@ from torch import Tensor
 from dtm.engine.draws import draw
 from dtm.engine.noise import candidate_keys, row_keys
 from dtm.errors import nearest, require
-from dtm.records import Completions, where_padded
+from dtm.padding import where_padded
+from dtm.records import Completions
 from dtm.steering.sampler import Sampler
 
 

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dtm.records import MaskedStates, Sequences, prompt_width
+from dtm.padding import prompt_width
+from dtm.records import MaskedStates, Sequences
 from dtm.verify.schedules import Schedule
 
 

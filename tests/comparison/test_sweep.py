@@ -14,7 +14,7 @@ from rich.console import Console
 import dtm
 from dtm.cli import main
 from dtm.cli.sweep import _grid, _with_both
-from dtm.comparison.sweep import over_seeds, run_all, spread, sweep_rows, sweep_table
+from dtm.comparison.sweep import over_seeds, run_all, spread, sweep_table
 from dtm.errors import CheckpointError, DtmError
 
 
@@ -94,15 +94,20 @@ def test_a_grid_is_trained_and_summed_up_in_a_table(tiny, tmp_path, monkeypatch,
     assert (tmp_path / "grid" / "tilt.step=1-0" / "summary.json").is_file()
 
 
-def test_a_narrow_terminal_cuts_no_setting(finished):
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_narrow_terminal_cuts_no_setting_and_breaks_no_number(width):
     names = [f"optimizer.lr=3e-4 tilt.step={step}" for step in (0.25, 0.5)]
-    rows = sweep_rows(names, [0, 1], {f"{name}-{seed}": finished for name in names for seed in (0, 1)})
-    console = Console(width=60, record=True, file=io.StringIO())
-    console.print(sweep_table(rows, [0, 1]))
+    one = {"mean": 0.455, "low": 0.412, "high": 0.498}
+    measures = ("reward", "valid", "reward_of_valid", "coverage", "length", "gap_closed")
+    rows = {name: dict.fromkeys(measures, one) for name in names}
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(sweep_table(rows, [0, 1], width))
     text = console.export_text()
     assert text.count("optimizer.lr=3e-4") == 2
     assert text.count("tilt.step=0.25 ") == 1
     assert text.count("tilt.step=0.5 ") == 1
+    assert text.count("0.455") == text.count("(0.412–0.498)") == 12
+    assert all(measure.replace("_", " ") in text for measure in measures)
 
 
 def test_a_folder_that_holds_no_run_is_left_alone(tiny, tmp_path):

@@ -167,6 +167,8 @@ def test_a_phase_is_over_when_it_has_landed_or_spent_its_steps():
         (0.05, (0.2, 0.1), 0.9, "--tilt.step auto"),
         (0.5, (0.2, 0.1), 0.9, "absorbed 90%: raise --replay.prompts"),
         (0.5, (0.2, 0.1), 0.3, "--optimizer.lr or --tilt.max-steps"),
+        (0.5, (0.3, math.inf), None, "too few prompts are held aside"),
+        (0.05, (0.3, math.inf), None, "--tilt.step auto"),
     ],
 )
 def test_a_phase_that_absorbs_little_has_a_cause(ess, absorbed, on_buffer, advice):
@@ -179,6 +181,7 @@ def test_a_phase_that_absorbs_little_has_a_cause(ess, absorbed, on_buffer, advic
     [
         (0.64, 0.1, "64% ± 10%"),
         (-0.3, 0.1, "-30% ± 10%"),
+        (0.0209, 0.0041, "2.1% ± 0.4%"),
         (0.05, 0.12, "not yet measurable"),
         (0.5, math.inf, "not yet measurable"),
         (None, None, "not yet measurable"),

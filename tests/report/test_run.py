@@ -10,7 +10,7 @@ from dtm.config import RunConfig
 from dtm.loop.progress import Progress
 from dtm.report.card import model_card
 from dtm.report.outcome import outcome
-from dtm.report.run import read_samples, summarise
+from dtm.report.run import read_samples, rise_error, summarise
 
 
 def progress(*rewards: float, best: float | None = 0.8) -> Progress:
@@ -59,8 +59,8 @@ def test_the_first_and_the_last_samples_are_told_apart(tmp_path):
     for step, token in ((0, 1), (80, 2), (9, 3)):
         row = {"prompt": [0], "completion": [token], "reward": 0.0}
         (tmp_path / f"step-{step:08d}.jsonl").write_text(json.dumps(row) + "\n")
-    assert read_samples(tmp_path, first=True) == [([0], [1])]
-    assert read_samples(tmp_path, first=False) == [([0], [2])]
+    assert read_samples(tmp_path, first=True) == [([0], [1], 0.0)]
+    assert read_samples(tmp_path, first=False) == [([0], [2], 0.0)]
 
 
 def test_a_finished_run_has_everything_its_folder_promises(finished):
@@ -77,7 +77,7 @@ def test_a_finished_run_has_everything_its_folder_promises(finished):
     assert len(finished.events("evaluation")) == 3
 
 
-PHASE = {"steps": 20, "ess": 0.5, "absorbed": 0.4}
+PHASE = {"steps": 20, "ess": 0.5, "absorbed": 0.4, "absorbed_error": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -103,3 +103,56 @@ def test_the_outcome_says_whether_a_run_has_learnt_and_what_to_change(rewards, s
     card = model_card(config, summary)
     assert ("tilt: a = 2" in card) == (kind == "learnt")
     assert ("not tuned" in card) == (kind != "learnt")
+
+
+@pytest.mark.parametrize(
+    ("rise", "error", "phases", "kind"),
+    [
+        (0.1, 0.04, [PHASE], "learnt"),
+        (0.1, 0.06, [PHASE], "not measurable"),
+        (-0.1, 0.06, [PHASE], "not measurable"),
+        (-0.1, 0.04, [PHASE], "not absorbed"),
+        (0.1, 0.06, [PHASE | {"ess": 0.06}], "step too large"),
+        (0.1, 0.06, [PHASE | {"phase": 0, "cause": "it forgets"}], "not absorbed"),
+        (0.1, 0.06, [PHASE | {"phase": 0, "cause": "few", "absorbed_error": None}], "not measurable"),
+        (0.0, 0.0, [PHASE], "not absorbed"),
+    ],
+)
+def test_a_rise_within_two_standard_errors_is_not_said_to_be_learnt(rise, error, phases, kind):
+    config = RunConfig(recipe="mine")
+    summary = summarise(config, progress(0.4, 0.4 + rise)) | {"rise_error": error}
+    summary["outcome"] = found = outcome(summary, phases)
+    assert found["kind"] == kind
+    assert ("--evaluation.prompts" in found["text"]) == (kind == "not measurable")
+    card = model_card(config, summary)
+    assert ("tilt: a = 2" in card) == (kind == "learnt")
+    assert ("without a measurable gain" in card) == (kind == "not measurable")
+
+
+def test_a_run_that_has_learnt_is_told_what_held_it_back():
+    summary = summarise(RunConfig(), progress(0.2, 0.35)) | {"rise_error": 0.01}
+    found = outcome(summary, [PHASE | {"phase": 0, "cause": "the weights rest on few rollouts"}])
+    assert found["kind"] == "learnt"
+    assert "In phase 1 the weights rest on few rollouts" in found["text"]
+
+
+def evaluated(rewards: dict[str, list[float]]) -> list[tuple[str, str, float]]:
+    return [(prompt, "completion", reward) for prompt, each in rewards.items() for reward in each]
+
+
+def test_the_error_of_a_rise_is_that_of_the_rises_of_prompts():
+    base = {"abcd"[k]: [0.1 * k, 0.1 * k] for k in range(4)}
+    alike = {name: [reward + 0.3 for reward in each] for name, each in base.items()}
+    assert rise_error(evaluated(base), evaluated(alike)) == pytest.approx(0.0, abs=1e-12)
+    unlike = {
+        name: [each[0] + rise] * 3 for (name, each), rise in zip(base.items(), (0, 0, 2, 2), strict=True)
+    }
+    # Rises of 0, 0, 2, 2: their standard deviation is √(4/3), the error half of it.
+    assert rise_error(evaluated(base), evaluated(unlike)) == pytest.approx((4 / 3) ** 0.5 / 2)
+
+
+def test_the_error_of_a_rise_on_one_prompt_is_that_of_its_completions():
+    before, after = evaluated({"a": [0.0, 1.0]}), evaluated({"a": [1.0, 1.0, 4.0]})
+    assert rise_error(before, after) == pytest.approx((0.5 / 2 + 3 / 3) ** 0.5)
+    assert rise_error(before[:1], after) is None
+    assert rise_error([], after) is None

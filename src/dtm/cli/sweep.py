@@ -86,7 +86,8 @@ def sweep(arguments: list[str]) -> int:
     write_json(out / "sweep.json", {**made, "rows": rows})
     write_text(out / "sweep.csv", sweep_csv(list(settings), seeds, runs))
     write_text(out / "sweep.md", sweep_markdown(rows, seeds))
-    Console().print(sweep_table(rows, seeds))
+    console = Console()
+    console.print(sweep_table(rows, seeds, console.width))
     print(f"runs: {out}\nresults: {out / 'sweep.json'}, sweep.csv and sweep.md beside it")
     pairs = [(name, f"{name}-{seed}") for name in settings for seed in seeds]
     page = write_pages([Subject(runs[run].folder, run, name) for name, run in pairs], out / PAGE)

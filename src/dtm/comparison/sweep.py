@@ -18,6 +18,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from dtm.api import Run
@@ -156,15 +158,25 @@ def sweep_rows(
     return rows
 
 
-def sweep_table(rows: Mapping[str, Mapping[str, Mapping[str, float]]], seeds: Sequence[int]) -> Table:
-    """The rows for a terminal. Settings are never cut, one field per line: they tell the rows apart."""
-    table = Table(title="held-out measures", caption=_caption(seeds))
-    table.add_column("setting", no_wrap=True, overflow="fold")
+def sweep_table(
+    rows: Mapping[str, Mapping[str, Mapping[str, float]]], seeds: Sequence[int], width: int
+) -> Table:
+    """Return the rows for a terminal. Settings are never cut, one field per line: they tell the rows apart.
+
+    Where a column for each measure would break numbers, the measures of a setting stand below each other.
+    """
+    wide, narrow = (Table("setting", title="held-out measures", caption=_caption(seeds)) for _ in range(2))
     for measure in next(iter(rows.values())):
-        table.add_column(measure.replace("_", " "), overflow="fold")
+        wide.add_column(measure.replace("_", " "), no_wrap=True)
+    narrow.add_column("measures", no_wrap=True)
+    narrow.columns[0].overflow, narrow.show_lines = "fold", True
     for name, spreads in rows.items():
-        table.add_row(name.replace(" ", "\n"), *(_cell(found, "\n") for found in spreads.values()))
-    return table
+        setting = name.replace(" ", "\n")
+        wide.add_row(setting, *(_cell(found, "\n") for found in spreads.values()))
+        lines = (f"{measure.replace('_', ' ')} {_cell(found, ' ')}" for measure, found in spreads.items())
+        narrow.add_row(setting, "\n".join(lines))
+    console = Console(width=10_000)
+    return wide if Measurement.get(console, console.options, wide).maximum <= width else narrow
 
 
 def sweep_markdown(rows: Mapping[str, Mapping[str, Mapping[str, float]]], seeds: Sequence[int]) -> str:

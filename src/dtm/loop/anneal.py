@@ -160,7 +160,11 @@ class Anneal(Loop):
 
     def cause(self, ess: float, absorbed: Reading | None, on_buffer: float | None) -> str | None:
         """Few rollouts carry the weights, or the buffer is too small, or the updates are."""
-        if absorbed is None or absorbed[0] + absorbed[1] >= LITTLE:
+        if absorbed is None:
+            return None
+        if ess >= tilts.LOW_ESS and math.isinf(absorbed[1]):
+            return "too few prompts are held aside to measure what it absorbs: raise --replay.prompts"
+        if LITTLE <= absorbed[0] + absorbed[1] < math.inf:
             return None
         if ess < tilts.LOW_ESS:
             return f"the weights rest on {ess:.1%} of the rollouts: use --tilt.step auto, or a smaller one"

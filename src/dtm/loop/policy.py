@@ -210,12 +210,13 @@ def has_plateaued(rewards: Sequence[float], patience: int | None) -> bool:
 def reading(share: float | None, error: float | None) -> str:
     """The absorbed share with its error; while the error is the larger, only that.
 
-    >>> reading(0.64, 0.1), reading(0.05, 0.12)
-    ('64% ± 10%', 'not yet measurable')
+    >>> reading(0.64, 0.1), reading(0.021, 0.004), reading(0.05, 0.12)
+    ('64% ± 10%', '2.1% ± 0.4%', 'not yet measurable')
     """
     if share is None or error is None or not error < abs(share):
         return "0%" if share == error == 0 else "not yet measurable"
-    return f"{share:.0%} ± {error:.0%}"
+    digits = 0 if error >= 0.01 else 1
+    return f"{share:.{digits}%} ± {error:.{digits}%}"
 
 
 def number(value: float | None, digits: int) -> str:

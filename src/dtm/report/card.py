@@ -64,9 +64,11 @@ def model_card(
 def _how(config: RunConfig, summary: Mapping[str, Any]) -> str:
     if "tuned" not in summary:
         return "pretrained"
-    return (
-        f"tuned by {config.method.name}" if _has_learnt(summary) else "not tuned: the run has learnt nothing"
-    )
+    if _has_learnt(summary):
+        return f"tuned by {config.method.name}"
+    if summary["outcome"]["kind"] == "not measurable":
+        return f"trained by {config.method.name}, without a measurable gain"
+    return "not tuned: the run has learnt nothing"
 
 
 def _has_learnt(summary: Mapping[str, Any]) -> bool:

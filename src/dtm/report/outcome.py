@@ -7,21 +7,27 @@ from typing import Any, Literal
 
 from dtm.tilts import LOW_ESS
 
-Kind = Literal["learnt", "nothing to learn", "step too large", "not absorbed"]
+Kind = Literal["learnt", "nothing to learn", "step too large", "not absorbed", "not measurable"]
+CERTAIN = 2.0
+"""Standard errors by which the held-out reward must rise before a run is said to have learnt."""
 
 
 def outcome(
     summary: Mapping[str, Any], phases: Sequence[Mapping[str, Any]], anneals: bool = True
 ) -> dict[str, str]:
-    """The kind of a finished run's outcome and a sentence about it, from its summary and phases.
+    """Return the kind of a finished run's outcome and a sentence about it, from its summary and phases.
 
-    A run has learnt where the held-out reward rose. Where it did not, the phases tell why: they took no step,
+    A run has learnt where the held-out reward rose by more than `CERTAIN` standard errors ("rise_error" of
+    the summary; without it, where it rose at all). Where it did not, the phases tell why: they took no step,
     their weights rested on few rollouts, or the updates did not follow them. ``anneals``: phases have a tilt.
     """
     before, after = summary["base"]["reward"], summary["tuned"]["reward"]
+    error = summary.get("rise_error")
     moved = f"held-out reward {before:.4g} → {after:.4g}"
-    if summary["steps"] and after > before:
-        return _made("learnt", moved)
+    causes = [row for row in phases if row.get("cause")]
+    cause = f"In phase {causes[0]['phase'] + 1} {causes[0]['cause']}" if causes else None
+    if summary["steps"] and after - before > CERTAIN * (error or 0.0):
+        return _made("learnt", f"{moved}. {cause}" if cause else moved)
     if not summary["steps"]:
         return _made(
             "nothing to learn",
@@ -39,7 +45,11 @@ def outcome(
         )
     longer = "--tilt.max-steps" if anneals else "--iterate.iterations"
     remedy = f"Raise --optimizer.lr or {longer}; if updates are noisy, raise --replay.prompts"
-    cause = next((f"In phase {row['phase'] + 1} {row['cause']}" for row in phases if row.get("cause")), None)
+    unmeasured = all(row["absorbed_error"] is None for row in causes)
+    if unmeasured and error and abs(after - before) <= CERTAIN * error:
+        unclear = f"{moved}, a change within two standard errors (each {error:.2g})"
+        text = f"{unclear}. {cause or remedy}; to measure smaller changes, raise --evaluation.prompts"
+        return _made("not measurable", text)
     return _made("not absorbed", f"{moved}. {cause or remedy}")
 
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean, stdev, variance
 from typing import Any
 
 from dtm.config import RunConfig
 from dtm.loop.assembly import Assembly
+from dtm.loop.meter import FEWEST
 from dtm.loop.progress import Progress
 from dtm.report.card import Form, model_card
 from dtm.report.outcome import outcome
+from dtm.report.page.curves import is_number
 from dtm.runs.events import read_events, read_lines
 from dtm.runs.folder import RunFolder
 from dtm.writing import save_figure, write_json, write_text
+
+Sample = tuple[Any, Any, Any]
+"""A prompt, a completion and its reward, as `samples/` has them."""
 
 
 def write_report(folder: RunFolder, assembly: Assembly, progress: Progress) -> dict[str, Any]:
@@ -22,10 +31,11 @@ def write_report(folder: RunFolder, assembly: Assembly, progress: Progress) -> d
     left_out = getattr(task, "too_long", {})
     if any(left_out.values()):
         summary["too_long"] = left_out
-    summary["outcome"] = outcome(summary, read_events(folder.metrics, "phase"), loop.measures_absorbed)
     before, after = (read_samples(folder.samples, first) for first in (True, False))
+    summary["rise_error"] = rise_error(before, after)
+    summary["outcome"] = outcome(summary, read_events(folder.metrics, "phase"), loop.measures_absorbed)
     # Samples may have been lost; that is no reason not to finish.
-    picture = task.picture(before, after) if before and after else None
+    picture = task.picture(*map(_shown, (before, after))) if before and after else None
     if picture is not None:
         save_figure(picture, folder.figures / "samples.png")
     form: Form = "weights" if config.adapter.rank is None else "adapter"
@@ -59,9 +69,38 @@ def summarise(config: RunConfig, progress: Progress, commit: str | None = None) 
     return summary
 
 
-def read_samples(folder: Path, first: bool) -> list[tuple[Any, Any]]:
-    """Prompts and completions of the first or the last evaluation; none if there is no file."""
+def rise_error(before: Sequence[Sample], after: Sequence[Sample]) -> float | None:
+    """Return the standard error of the rise in mean reward between two evaluations; None if it is not known.
+
+    Prompts are the units: each has its own rise. Of fewer than `FEWEST` prompts, whose spread says little,
+    the completions are.
+    """
+    rewards = [_by_prompt(before), _by_prompt(after)]
+    prompts = [prompt for prompt in rewards[0] if prompt in rewards[1]]
+    if len(prompts) >= FEWEST:
+        rises = [fmean(rewards[1][prompt]) - fmean(rewards[0][prompt]) for prompt in prompts]
+        return stdev(rises) / math.sqrt(len(rises))
+    drawn = [found[prompt] for found in rewards for prompt in prompts]
+    if not drawn or min(map(len, drawn)) < 2:
+        return None
+    return math.sqrt(sum(variance(each) / len(each) for each in drawn)) / len(prompts)
+
+
+def read_samples(folder: Path, first: bool) -> list[Sample]:
+    """Return prompts, completions and rewards of the first or the last evaluation; none without a file."""
     files = sorted(folder.glob("*.jsonl"))
-    names = ("prompt", "completion")
+    names = ("prompt", "completion", "reward")
     rows = read_lines(files[0 if first else -1], names) if files else ()
-    return [(row["prompt"], row["completion"]) for row in rows]
+    return [(row["prompt"], row["completion"], row["reward"]) for row in rows]
+
+
+def _by_prompt(samples: Sequence[Sample]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for prompt, _, reward in samples:
+        if is_number(reward):
+            found.setdefault(json.dumps(prompt), []).append(reward)
+    return found
+
+
+def _shown(samples: Sequence[Sample]) -> list[tuple[Any, Any]]:
+    return [(prompt, completion) for prompt, completion, _ in samples]

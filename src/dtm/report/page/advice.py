@@ -35,7 +35,8 @@ def _outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if outcome["kind"] == "learnt":
         return []
     what, _, fix = outcome["text"].partition(". ")
-    return [(f"The held-out reward has not risen ({outcome['kind']}): {what}.", fix)]
+    risen = "may not have risen" if outcome["kind"] == "not measurable" else "has not risen"
+    return [(f"The held-out reward {risen} ({outcome['kind']}): {what}.", fix)]
 
 
 def _phases(phases: Rows) -> list[tuple[str, str]]:

@@ -106,7 +106,7 @@ def run_data(subject: Subject, detail: Detail) -> dict[str, Any]:
 
 
 def verdict(events: Mapping[str, Sequence[Mapping[str, Any]]], summary: Mapping[str, Any]) -> dict[str, str]:
-    """The outcome in a sentence, and its kind: learnt, not learnt, or unfinished."""
+    """The outcome in a sentence, and its kind: learnt, not learnt, not measurable, or unfinished."""
     measured = [row["reward"] for row in events.get("evaluation", ()) if is_number(row.get("reward"))]
     moved = ""
     if len(measured) > 1:
@@ -122,6 +122,8 @@ def verdict(events: Mapping[str, Sequence[Mapping[str, Any]]], summary: Mapping[
     gap = f", {closed:.0%} of the way to the best possible" if closed is not None and closed > 0 else ""
     if kind == "learnt":
         return {"kind": "learnt", "text": f"Learnt: the {moved or 'run has finished'}{gap}."}
+    if kind == "not measurable":
+        return {"kind": kind, "text": f"Not measurable: the {moved}, within two standard errors."}
     return {"kind": "not learnt", "text": f"Not learnt ({kind}): the {moved or 'run took no step'}."}
 
 

@@ -1,13 +1,13 @@
 """The comparisons behind results/compare/.
 
     python benchmarks/compare.py --data-dir DATA --jobs 9      # one GPU
-    python benchmarks/compare.py --data-dir DATA --laptop      # two CPU cores, an hour
+    python benchmarks/compare.py --data-dir DATA --laptop      # two CPU cores, half an hour
 
 On a GPU: the paper's methods on Sudoku and Countdown at equal tokens, each tuned by as many trials, several
 runs in parallel; then DTM and SPG on Sudoku at equal wall-clock, one run at a time, with the settings
 picked before. Countdown's table has the accuracy on items that need × or ÷ beside that of the base.
 
-On a laptop: c-DTM, SPG and VRPO on Sudoku at equal tokens, from a base of 0.2M parameters.
+On a laptop: c-DTM, SPG and VRPO on Sudoku at equal tokens, without trials, from a base of 0.2M parameters.
 
 Bases are pretrained unless --out holds them. Finished runs are kept. --smoke runs everything in miniature.
 """
@@ -45,8 +45,8 @@ ROOM = shlex.split("""
     --set c-dtm.tilt.max-steps=30 --set c-dtm.tilt.absorbed=never
 """)
 """Phases of 1.4 million tokens, so that 12 million have room for eight. The recipe's phases take 3.5 to 7."""
-ON_LAPTOP = {"methods": "c-dtm,spg,vrpo", "trials": "3", "jobs": "2"}
-"""What the comparison on a laptop runs unless it is told otherwise."""
+ON_LAPTOP = {"methods": "c-dtm,spg,vrpo", "trials": "0", "jobs": "2"}
+"""What the comparison on a laptop runs unless it is told otherwise: no trials, every method as it is."""
 BRIEF = {
     "methods": "c-dtm,spg",
     "tokens": "2e3tokens",
@@ -108,7 +108,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", default="20s", metavar="B", help="of the wall-clock runs (default: 20s)")
     parser.add_argument("--seeds", default="3", metavar="N", help="default: 3")
-    parser.add_argument("--trials", default="6", metavar="N", help="of each method (default: 6)")
+    parser.add_argument("--trials", default="6", metavar="N", help="of each method (default: 6); 0: no tuning")
     parser.add_argument("--jobs", default="9", metavar="J", help="runs side by side (default: 9)")
     parser.add_argument("--laptop", action="store_true", help="the comparison for two CPU cores alone")
     parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
@@ -127,7 +127,8 @@ def main() -> None:
     def tokens(recipe: str, suffix: str, *changes: str) -> Path:
         """A tuned comparison at equal tokens."""
         asked = ["--methods", options.methods, "--budget", options.tokens, "--jobs", options.jobs]
-        asked += ["--tune", "--trials", options.trials, "--seeds", options.seeds, *changes]
+        asked += ["--seeds", options.seeds, *changes]
+        asked += ["--tune", "--trials", options.trials] if options.trials != "0" else []
         asked += ["--model.base", base(recipe, options.out, [*common, *shape]), *common]
         return compare(f"{recipe.removesuffix('-mini')}-{suffix}", recipe, options.out, results, *asked)
 

@@ -168,6 +168,24 @@ def test_the_model_that_becomes_the_next_teacher_is_measured():
     assert Meter(rollouts(20, 4), H, stream(0, "meter")).read(made, 64)[0] > 0.2
 
 
+def test_two_readings_in_a_row_make_sure_of_the_absorbed_share():
+    """The first overshoots, the second falls back; the last two agree."""
+    meter = Meter(rollouts(40, 6), H, stream(0, "meter"))
+    sure, readings = [meter.surely_absorbed], []
+    for share in (1.5, 0.5, 1.0, 1.0):
+        readings.append(meter.read(policy(tilted(share * H)), 64))
+        sure.append(meter.surely_absorbed)
+    lower = [share - error for share, error in readings]
+    assert sure == [-math.inf, -math.inf, lower[1], lower[1], lower[2]]
+
+
+def test_too_few_prompts_never_make_sure_of_it():
+    meter = Meter(rollouts(FEWEST - 1, 6), H, stream(0, "meter"))
+    for _ in range(2):
+        meter.read(policy(tilted(H)), 64)
+    assert meter.surely_absorbed == -math.inf
+
+
 def test_a_phase_has_stalled_once_readings_rise_no_more():
     meter = Meter(rollouts(40, 6), H, stream(0, "meter"))
     stalled = []

@@ -22,8 +22,8 @@ class TiltConfig:
     step_cap: float = 5.0
     """Largest h that auto may choose; it is also the answer when all rewards are equal."""
     absorbed: float | Literal["never"] = 0.9
-    """End a phase at this absorbed share of its tilt, less one standard error; it also ends once the share
-    stops rising. never: end phases at tilt.max-steps alone."""
+    """End a phase at this absorbed share of its tilt: two readings in a row reach it, less their standard
+    errors. A phase also ends once the share stops rising. never: end phases at tilt.max-steps alone."""
     max_steps: int = 200
     """Optimiser steps after which a phase ends in any case."""
 

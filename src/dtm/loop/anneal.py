@@ -130,12 +130,12 @@ class Anneal(Loop):
         every = max(1, self.steps // READINGS)
         return self.config.tilt.absorbed != "never" and phase_step > 0 and phase_step % every == 0
 
-    def reason_to_land(self, progress: Progress, stalled: bool) -> str | None:
+    def reason_to_land(self, absorbed: float, stalled: bool) -> str | None:
         """Enough is absorbed, or no more is being absorbed."""
         enough = self.config.tilt.absorbed
         if enough == "never":
             return None
-        if progress.surely_absorbed >= enough:
+        if absorbed >= enough:
             return "absorbed"
         return "no longer rising" if stalled else None
 

@@ -105,7 +105,7 @@ class Iterate(Loop):
         """Never."""
         return False
 
-    def reason_to_land(self, progress: Progress, stalled: bool) -> str | None:
+    def reason_to_land(self, absorbed: float, stalled: bool) -> str | None:
         """None; at the end of a budget the trainer cools (`budget.cooling_factor`)."""
         return None
 

@@ -65,6 +65,16 @@ class Meter:
         return self._share(self.ratios[-1])
 
     @property
+    def surely_absorbed(self) -> float:
+        """The share less its standard error, the smaller of the last two readings; −∞ before there are two.
+
+        One reading is not enough: the first updates of a phase can overshoot its tilt and fall back.
+        """
+        if len(self.ratios) < 2:
+            return -math.inf
+        return min(share - error for share, error in map(self._share, self.ratios[-2:]))
+
+    @property
     def has_stalled(self) -> bool:
         """Whether something was absorbed, and the last readings show no rise beyond its standard error."""
         if len(self.ratios) <= PATIENCE:

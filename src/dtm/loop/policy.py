@@ -107,8 +107,11 @@ class Loop(ABC):
         """Whether the absorbed share is measured before this step."""
 
     @abstractmethod
-    def reason_to_land(self, progress: Progress, stalled: bool) -> str | None:
-        """Why a phase should end early; None: it goes on. ``stalled``: readings of the meter rise no more."""
+    def reason_to_land(self, absorbed: float, stalled: bool) -> str | None:
+        """Why a phase should end early; None: it goes on.
+
+        ``absorbed`` is the share of the tilt that is surely absorbed; ``stalled``: it no longer rises.
+        """
 
     @abstractmethod
     def phase_is_over(self, progress: Progress) -> bool:

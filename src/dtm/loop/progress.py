@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -55,13 +54,6 @@ class Progress:
     """Most bytes held at once: on the GPU if there is one, else by the process."""
     finished: str | None = None
     """Why the run ended; None: it has not."""
-
-    @property
-    def surely_absorbed(self) -> float:
-        """The absorbed share minus its standard error; decides when a phase ends."""
-        if self.absorbed is None or self.absorbed_error is None:
-            return -math.inf
-        return self.absorbed - self.absorbed_error
 
     def begin_phase(self, h: float, control: AdaptiveControl) -> None:
         """Start a phase towards a + h and reset its measurements."""

@@ -216,7 +216,7 @@ class Trainer:
         if found is not None and self.meter is not None:
             share, error = found
             progress.absorbed, progress.absorbed_error = share, error if math.isfinite(error) else None
-            reason = self.loop.reason_to_land(progress, self.meter.has_stalled)
+            reason = self.loop.reason_to_land(self.meter.surely_absorbed, self.meter.has_stalled)
             if reason is not None and progress.landing is None:
                 progress.landing, progress.landing_from = reason, progress.phase_step
         return found

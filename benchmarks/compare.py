@@ -108,7 +108,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", default="20s", metavar="B", help="of the wall-clock runs (default: 20s)")
     parser.add_argument("--seeds", default="3", metavar="N", help="default: 3")
-    parser.add_argument("--trials", default="6", metavar="N", help="of each method (default: 6); 0: no tuning")
+    parser.add_argument("--trials", default="6", metavar="N", help="of each method (default: 6; 0: none)")
     parser.add_argument("--jobs", default="9", metavar="J", help="runs side by side (default: 9)")
     parser.add_argument("--laptop", action="store_true", help="the comparison for two CPU cores alone")
     parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,11 +13,13 @@ from dtm.capacity.flops import rollout_flops
 from dtm.cli import main
 from dtm.config import AdapterConfig, AuditConfig, RunConfig, configure_method
 from dtm.config.budget import Budget, cooling_factor
+from dtm.config.registry import load_method_class
 from dtm.engine.collect import prompts_in_order
-from dtm.errors import ConfigError
+from dtm.errors import ConfigError, DtmWarning
 from dtm.loop import sampling
 from dtm.loop.assemble import assemble
 from dtm.loop.plan import training_plan
+from dtm.loop.policies import make_loop
 from dtm.report.display import Display
 from dtm.runs.events import JsonLines, read_events
 from dtm.runs.interrupts import Interrupted
@@ -153,6 +156,22 @@ def test_a_run_ends_with_the_first_step_that_has_spent_the_budget(name, tiny, ma
     assert all(later - earlier >= 0.1 for earlier, later in pairwise(shares[:-1]))
     rates = [row["lr"] for row in read_events(log, "step")]
     assert 0 < rates[-1] < max(rates)
+
+
+@pytest.mark.parametrize(("spent", "warned"), [(0.5, True), (0.15, False)])
+def test_a_budget_with_room_for_few_phases_is_told_how_to_shorten_them(spent, warned, tiny):
+    config = replace(tiny, budget=BUDGET)
+    loop = make_loop(config, load_method_class("c-dtm")(config.method))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        loop.check_room(spent)
+    assert [f"has room for {1 / spent:.1f} phases" in str(found.message) for found in seen] == [True] * warned
+
+
+def test_a_run_warns_of_its_long_first_phase_once(tiny, make_trainer):
+    with pytest.warns(DtmWarning, match="the first phase took .* of the budget") as seen:
+        make_trainer(replace(tiny, budget=BUDGET)).run()
+    assert sum("the first phase took" in str(found.message) for found in seen) == 1
 
 
 def test_a_run_may_reach_a_plateau_before_its_budget(tiny, make_trainer):

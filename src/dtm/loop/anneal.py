@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, final
@@ -11,7 +12,7 @@ import torch
 
 from dtm import tilts
 from dtm.config import RunConfig
-from dtm.errors import require
+from dtm.errors import DtmWarning, require
 from dtm.loop.meter import STATES, Reading
 from dtm.loop.policy import Loop, Work, number, reading
 from dtm.loop.progress import Progress
@@ -26,6 +27,9 @@ LANDING = 0.2
 """Share of tilt.max-steps over which the learning rate falls to zero where a phase ends early."""
 LITTLE = 0.5
 """A phase that has absorbed less than this, beyond the error, is told with its cause."""
+
+FEW_PHASES = 5
+"""A budget with room for fewer phases is warned of."""
 
 
 @final
@@ -171,6 +175,17 @@ class Anneal(Loop):
         if on_buffer is not None and on_buffer >= LITTLE:
             return f"on the rollouts it trains on it has absorbed {on_buffer:.0%}: raise --replay.prompts"
         return "the updates do not follow the weights: raise --optimizer.lr or --tilt.max-steps"
+
+    def check_room(self, spent: float) -> None:
+        """Warn if the budget has room for few phases of this length."""
+        if spent > 1 / FEW_PHASES:
+            warnings.warn(
+                f"the first phase took {spent:.0%} of the budget of {self.config.budget}, which has room for "
+                f"{1 / spent:.1f} phases. Shorter ones may reach a larger tilt: lower --tilt.max-steps and "
+                "--replay.prompts, for example to a quarter",
+                DtmWarning,
+                stacklevel=2,
+            )
 
     def arrived(self, progress: Progress) -> str:
         """A was reached."""

@@ -125,6 +125,9 @@ class Loop(ABC):
     def cause(self, ess: float, absorbed: Reading | None, on_buffer: float | None) -> str | None:
         """Why a phase has absorbed little, and the remedy; None: it has not, or that is not known."""
 
+    def check_room(self, spent: float) -> None:  # noqa: B027
+        """Warn if the first phase has spent a large share of the budget; by default nothing."""
+
     # ── between phases ───────────────────────────────────────────────────────────────────────────
 
     def is_to_be_measured(self, progress: Progress, spent: float) -> bool:

@@ -253,6 +253,8 @@ class Trainer:
             reason=reason,
             peak_memory=max(progress.peak_memory, peak_memory(self.device)),
         )
+        if progress.phase == 0 and self._spent_share() < 1:
+            self.loop.check_room(self._spent_share())
         self.policy.promote()
         self.replay = self.meter = None
         progress.end_phase()

@@ -300,6 +300,10 @@ TABLES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
         ("compare/sudoku-tokens.json", "compare/countdown-tokens.json"),
         _study(pages_study.tokens),
     ),
+    "study-laptop": (
+        ("compare/sudoku-laptop.json",),
+        lambda found: f"{_study(pages_study.laptop)(found)}\n{_source(found)}",
+    ),
     "study-rates": (("compare/countdown-tokens.json",), _study(pages_study.rates)),
     "study-seconds": (("compare/sudoku-seconds.json",), _study(pages_study.seconds)),
     "block-causal": (

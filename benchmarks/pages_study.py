@@ -76,6 +76,28 @@ def rates(countdown: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     return ["learning rate", *METHODS.values()], rows
 
 
+ON_THE_WAY = (3e6, 6e6)
+"""Tokens at which the comparison on a laptop is looked at before its end."""
+
+
+def laptop(found: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Sudoku on two CPU cores: validation cells on the way, and test measures at the end of the budget."""
+    base = found["base"]
+    rows = [["base", *[""] * len(ON_THE_WAY), *(f"{base[name]:.3f}" for name in ("accuracy", "solved"))]]
+    for method in found["summary"]:
+        curves = [row["curve"] for row in found["rows"] if row["method"] == method]
+        cells = [METHODS[method]]
+        for limit in ON_THE_WAY:
+            last = [[point for point in curve if point["spent_tokens"] <= limit][-1] for curve in curves]
+            cells.append(f"{sum(point['accuracy'] for point in last) / len(last):.3f}")
+        summary = found["summary"][method]
+        cells.append(f"{summary['accuracy']['mean']:.3f}{_half(found, method, 'accuracy')}")
+        cells.append(f"{summary['solved']['mean']:.3f}")
+        rows.append(cells)
+    heads = [f"validation cells, {limit / 1e6:.0f} million tokens" for limit in ON_THE_WAY]
+    return ["", *heads, "test cells, 12 million", "test puzzles solved"], rows
+
+
 ENOUGH = 0.98
 """Share of the validation cells that a run of the timed comparison is to pass."""
 

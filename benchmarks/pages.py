@@ -5,6 +5,8 @@ A page has blocks, named in `TABLES`. What stands between the two comments is re
     <!-- filled: kills -->
     …
     <!-- end -->
+
+A block from a result that `dtm results check` calls old ends with the reason.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pages_language
+import pages_maze
+import pages_puzzles
+import pages_speed
 import pages_study
 from dtm.writing import write_text
 
@@ -37,14 +42,28 @@ def filled(text: str, results: Path) -> str:
         if not all(path.is_file() for path in paths):
             return f"{match[1]}Not measured yet.\n{match[3]}"
         found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-        return f"{match[1]}{render(*found)}{match[3]}"
+        shown, note = render(*found), _old(results, files)
+        is_table = shown.splitlines()[-1].startswith("|")  # which would take the note as its next row
+        return f"{match[1]}{shown}{chr(10) if note and is_table else ''}{note}{match[3]}"
 
     return BLOCK.sub(block, text)
 
 
+def _old(results: Path, files: Iterable[str]) -> str:
+    """A line that says which of the files cannot be made again now, and why; empty if all can."""
+    path = results / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    reasons: dict[str, list[str]] = {}
+    for name, entry in manifest.items():
+        if entry["old"] and any(file in entry["files"] for file in files):
+            reasons.setdefault(entry["old"], []).append(f"`{name}`")
+    listed = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+    return f"*Old, not made again since*: {listed}.\n" if listed else ""
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A Markdown table; columns after the first are numbers."""
-    lines = [f"| {' | '.join(map(str, row))} |".replace("|  |", "| |") for row in (head, *rows)]
+    lines = [re.sub(r"\|  (?=\|)", "| ", f"| {' | '.join(map(str, row))} |") for row in (head, *rows)]
     lines.insert(1, "|---|" + "--:|" * (len(head) - 1))
     return "".join(f"{line}\n" for line in lines)
 
@@ -304,6 +323,22 @@ TABLES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
         ("compare/sudoku-laptop.json",),
         lambda found: f"{_study(pages_study.laptop)(found)}\n{_source(found)}",
     ),
+    **{
+        f"maze-{part.__name__}": (("maze/summary.json",), _study(part))
+        for part in (pages_maze.bases, pages_maze.default, pages_maze.controls, pages_maze.paper)
+    },
+    "maze-validation": (("maze/validation.json",), _study(pages_maze.validation)),
+    "maze-speed": (("maze/speed.json",), _study(pages_maze.speed)),
+    "puzzles-tuned": (("sudoku-mini.json", "countdown-mini.json"), _study(pages_puzzles.tuned)),
+    **{
+        f"puzzles-{part.__name__}": (
+            ("sudoku-mini/ablations.json", "countdown-mini/ablations.json"),
+            _study(part),
+        )
+        for part in (pages_puzzles.step, pages_puzzles.masks, pages_puzzles.controls)
+    },
+    "speed-rates": (("llada8b.json",), _study(pages_speed.rates)),
+    "speed-fp8": (("audit-fp8.json",), _study(pages_speed.fp8)),
     "study-rates": (("compare/countdown-tokens.json",), _study(pages_study.rates)),
     "study-seconds": (("compare/sudoku-seconds.json",), _study(pages_study.seconds)),
     "block-causal": (
@@ -324,4 +359,7 @@ PAGES = (
     "docs/study.md",
     "docs/language.md",
     "docs/models.md",
+    "docs/maze.md",
+    "docs/puzzles.md",
+    "docs/speed.md",
 )

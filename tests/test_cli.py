@@ -153,7 +153,7 @@ def test_recipes_are_listed_and_shown_as_yaml(call, capsys):
         (["recipes", "show"], "which recipe?"),
         (["train", "maze-small", "--tilt.stepp", "1"], "--tilt.stepp"),
         (["train", "maze-small", "--tilt.step", "fast"], "fast"),
-        (["train", "maze-small", "--tilt.step", "99"], "tilt.step must lie in (0, 10]"),
+        (["train", "maze-small", "--tilt.step", "99"], "Lower --tilt.step or raise --tilt.final"),
         (["train", "maze-small", "--optimizer.lr", "inf"], "optimizer.lr must be positive and finite"),
         (
             ["train", "maze-small", "--method", "spg", "--replay.completions", "1"],
@@ -338,6 +338,17 @@ def test_a_run_without_a_model_says_how_to_finish_it(tiny, call, tmp_path):
     assert code == 2
     assert "half has not finished: it has no model" in text
     assert "--resume --out half" in text
+
+
+def test_a_command_to_copy_quotes_a_path_with_spaces(tiny, call, tmp_path):
+    (tmp_path / "one half").mkdir()
+    (tmp_path / "one half" / "config.yaml").write_text(to_yaml(tiny))
+    assert "--resume --out 'one half'" in call("sample", "one half")[1]
+
+
+def test_a_run_made_from_a_path_names_the_call_that_opens_it(finished):
+    with pytest.raises(ConfigError, match=r"dtm\.Run\.open\('runs/first'\)"):
+        dtm.Run("runs/first")
 
 
 def test_a_warning_is_a_sentence_without_its_line_of_code(finished, tmp_path):

@@ -42,3 +42,5 @@ def test_every_error_is_also_a_builtin_one(error):
 def test_a_name_far_from_all_others_is_not_guessed():
     assert nearest("zzz", ["one", "two"]) == "Valid: one, two."
     assert nearest("tow", ["one", "two"]).startswith("Did you mean 'two'?")
+    assert nearest("TWO", ["one", "two"]).startswith("Did you mean 'two'?")
+    assert nearest("rating", ["Rating", "other"]).startswith("Did you mean 'Rating'?")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -47,6 +48,30 @@ def test_a_typed_number_is_replaced(pages, tmp_path):
     assert "| in all | 7 | 3 | 2 |\n" in text
     assert "`python a.py`, commit 0123abc, 3 minutes on one thread of some CPU.\n<!-- end -->\nafter" in text
     assert pages.filled(text, tmp_path) == text
+
+
+def test_a_block_from_an_old_result_says_so(pages, tmp_path):
+    (tmp_path / "reliability").mkdir()
+    found = {"train": {"kills": 3, "runs": 2, "equal": 1}}
+    (tmp_path / "reliability" / "kills.json").write_text(json.dumps({**MADE, "found": found}))
+    entry = {"files": {"reliability/kills.json": "0"}, "old": "counted by hand"}
+    (tmp_path / "manifest.json").write_text(
+        json.dumps({"kills": entry, "other": {"files": {}, "old": "too"}})
+    )
+    empty = "<!-- filled: kills -->\n<!-- end -->"
+    assert "*Old, not made again since*: `kills`: counted by hand.\n<!-- end -->" in pages.filled(
+        empty, tmp_path
+    )
+    (tmp_path / "manifest.json").write_text(json.dumps({"kills": entry | {"old": None}}))
+    assert "Old" not in pages.filled(empty, tmp_path)
+
+
+def test_no_table_of_results_is_typed(pages):
+    """A cell that opens with three decimals was measured; history in decisions.md stays as it was written."""
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        text = pages.BLOCK.sub("", page.read_text(encoding="utf-8"))
+        typed = re.findall(r"^\|.*\|\s*\**[−+-]?\d+\.\d{3}\b.*$", text, re.MULTILINE)
+        assert page.name == "decisions.md" or not typed, f"{page}: {typed}"
 
 
 def test_no_kill_cost_more_than_promised():

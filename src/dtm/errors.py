@@ -66,6 +66,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     "Did you mean 'maze-small'? Valid: maze, maze-small."
     """
     choices = sorted(valid)
-    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
-    hint = f"Did you mean {close[0]!r}? " if close else ""
+    lower = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
+    hint = f"Did you mean {lower[close[0]]!r}? " if close else ""
     return f"{hint}Valid: {', '.join(choices)}."

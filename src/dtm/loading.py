@@ -48,7 +48,10 @@ def load_object(spec: str, kind: str) -> Callable[..., Any]:
             for key, value in vars(module).items()
             if callable(value) and not key.startswith("_") and value.__module__ == module.__name__
         ]
-        raise ConfigError(f"{kind} {spec!r}: no {name!r} in {place}. {nearest(name, choices)}")
+        wrong = (
+            f"{name!r} in {place} is not a function" if hasattr(module, name) else f"no {name!r} in {place}"
+        )
+        raise ConfigError(f"{kind} {spec!r}: {wrong}. {nearest(name, choices)}")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 import dtm
 from dtm.errors import CheckpointError, ConfigError
 from dtm.models import LoRA, Policy
-from dtm.models.nf4 import full_weight, is_nf4
+from dtm.models.nf4 import bitsandbytes, full_weight, is_nf4
 from dtm.random import stream
 
 SIZES = {
@@ -102,3 +103,17 @@ def test_without_bitsandbytes_the_extra_is_named(write_hub, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(ConfigError, match=r"discrete-tilt-matching\[nf4\]"):
         dtm.load_model(write_hub("llada"), nf4=True)
+
+
+def test_importing_bitsandbytes_prints_nothing_that_a_user_should_not_follow(tmp_path, monkeypatch, caplog):
+    """Its import logs a warning to install a package of the hub, which NF4 does not need."""
+    (tmp_path / "bitsandbytes.py").write_text(
+        'import logging\nlogging.getLogger("bitsandbytes.cpu").warning("Please pip install kernels")\n'
+    )
+    monkeypatch.delitem(sys.modules, "bitsandbytes", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert bitsandbytes().__file__ == str(tmp_path / "bitsandbytes.py")
+    assert not caplog.records
+    monkeypatch.delitem(sys.modules, "bitsandbytes")
+    logging.getLogger("bitsandbytes.cpu").warning("later")
+    assert [record.message for record in caplog.records] == ["later"]

@@ -34,6 +34,14 @@ def test_a_run_is_followed_step_by_step(terminal, tiny, make_trainer, monkeypatc
     assert "rollouts/s" in text
 
 
+def test_a_narrow_terminal_shows_the_whole_names_of_measures():
+    console = Console(file=io.StringIO(), width=40)
+    evaluation = Evaluation({"reward": 0.445, "reward_of_valid": 0.458}, 0.6, [], [], [])
+    console.print(measures_table({"base": evaluation, "tuned": evaluation}))
+    names = [line.split("│")[1].strip() for line in console.file.getvalue().splitlines() if "│" in line]
+    assert "".join(names) == "rewardreward_of_valid"
+
+
 def test_a_resumed_run_is_followed_before_it_has_drawn_any_rollouts(tiny, make_trainer, tmp_path):
     first = make_trainer(tiny, checkpoints=tmp_path)
     first._advance()

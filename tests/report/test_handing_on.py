@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,6 +141,18 @@ def test_the_card_of_a_baseline_names_its_settings(tiny):
     assert "tuned by spg" in card
     assert "- method: spg (updates 4, preset fixed, draws 2," in card
     assert "- iterations: 9 in 36 steps" in card
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("fingerprint.json", '{"a": 1}'), ("summary.json", '{"a": 1}'), ("environment.json", "[]")],
+)
+def test_a_damaged_file_of_a_run_is_named_before_an_export_is_begun(name, text, finished, tmp_path, capsys):
+    shutil.copytree(finished.path, tmp_path / "run")
+    (tmp_path / "run" / name).write_text(text)
+    assert run("export", tmp_path / "run", "--out", tmp_path / "model") == 2
+    assert f"{name} is damaged" in capsys.readouterr().err
+    assert not (tmp_path / "model").exists()
 
 
 def test_mistakes_are_named(finished, tiny, tmp_path, capsys):

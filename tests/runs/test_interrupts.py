@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -86,3 +88,18 @@ def test_a_command_of_a_user_does_not_read_its_standard_input(monkeypatch):
     threads = threading.active_count()
     end_with_parent()
     assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_within_text_that_is_executed_keeps_its_exit_code(name, code, tmp_path):
+    """Imports execute text; Python then ends `python -m dtm` with the code of Ctrl-C."""
+    (tmp_path / "command.py").write_text(
+        "import os, signal, sys, dtm.cli\n"
+        f"text = 'os.kill(os.getpid(), signal.{name}); [None for _ in range(1000)]'\n"
+        "dtm.cli.COMMANDS['verify'] = lambda arguments: exec(text, globals())\n"
+        "sys.exit(dtm.cli.main(['verify']))\n"
+    )
+    call = [sys.executable, "-m", "command"]
+    ended = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == code
+    assert f"dtm: stopped by {name}" in ended.stderr

@@ -322,6 +322,24 @@ def test_what_a_function_takes_is_compared_with_the_columns_before_it_is_called(
         require_call(lambda prompts, completions: [], "mine", ["answer"])
 
 
+def test_a_function_that_only_promises_its_rewards_is_refused_before_it_is_called():
+    async def later(prompts, completions):
+        return [1.0]
+
+    def lazy(prompts, completions):
+        yield 1.0
+
+    class Later:
+        async def __call__(self, prompts, completions):
+            return [1.0]
+
+    for function, words in ((later, "async"), (functools.partial(later), "async"), (Later(), "async")):
+        with pytest.raises(ConfigError, match=f"reward mine is an {words} function: it must return a list"):
+            require_call(function, "mine", [])
+    with pytest.raises(ConfigError, match="reward mine is a generator"):
+        require_call(lazy, "mine", [])
+
+
 def test_a_long_completion_is_cut_in_the_message():
     with pytest.raises(RewardError) as caught:
         Scorer(lambda prompts, completions: [math.nan], "mine")(["p"], ["x" * 5000], {})
@@ -368,7 +386,7 @@ def test_a_missing_module_file_or_function_is_named(rewards_file):
         load_object("nowhere/rewards.py:length", "reward")
     with pytest.raises(ConfigError, match=r"no 'lenght' in .*Did you mean 'length'"):
         load_object(f"{rewards_file}:lenght", "reward")
-    with pytest.raises(ConfigError, match="no 'LIMIT'"):
+    with pytest.raises(ConfigError, match=r"'LIMIT' in .* is not a function"):
         load_object(f"{rewards_file}:LIMIT", "reward")
 
 

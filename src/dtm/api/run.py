@@ -45,6 +45,12 @@ class Run:
     reward: Reward | None = None
     """The reward, for a run whose function cannot be found again by its name."""
 
+    def __post_init__(self) -> None:
+        require(
+            isinstance(self.folder, RunFolder),
+            f"a Run is made from a RunFolder; open the run with dtm.Run.open({str(self.folder)!r})",
+        )
+
     @classmethod
     def open(cls, path: str | Path, model: Denoiser | None = None, reward: Reward | None = None) -> Run:
         """The run in a folder; ``model`` and ``reward`` are those that `train` was given as objects."""

@@ -37,8 +37,8 @@ def check_memory(needed: Memory, device: torch.device) -> None:
         raise ConfigError(
             f"this run needs about {format_bytes(needed.total)}, and {format_bytes(free)} of {device.type} "
             f"are free: {parts}. "
-            "Smaller: --optimizer.micro-batch 1, --model.recompute all, --model.nf4, --decoding.batch 8, "
-            "--adapter.rank 32; `dtm fit` says what fits."
+            "Smaller: fewer --replay.prompts, --optimizer.micro-batch 1, --model.recompute all, --model.nf4, "
+            "--decoding.batch 8, --adapter.rank 32; `dtm fit` says what fits."
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,7 +99,8 @@ def _run(config: AdaptConfig, out: Path | None, resume: bool) -> int:
     with PretrainDisplay() as display:
         folder = run(config, out=out, resume=resume, callbacks=[display])
     if not folder.is_finished:
-        print(f"stopped and saved. Continue with: dtm adapt {config.source} --resume --out {folder.path}")
+        where = shlex.quote(str(folder.path))
+        print(f"stopped and saved. Continue with: dtm adapt {config.source} --resume --out {where}")
         return exit_code()
 
     with reading(folder.summary):
@@ -112,7 +114,7 @@ def _run(config: AdaptConfig, out: Path | None, resume: bool) -> int:
             if isinstance(measures, dict):
                 print(f"{task}: " + "  ".join(f"{name} {value:.3f}" for name, value in measures.items()))
     print(f"model: {folder.model}")
-    print(f"Tune it with: dtm train smollm-countdown --model.base {folder.model}")
+    print(f"Tune it with: dtm train smollm-countdown --model.base {shlex.quote(str(folder.model))}")
     return 0
 
 

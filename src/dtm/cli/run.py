@@ -114,7 +114,7 @@ def pretrain(arguments: list[str]) -> int:
     measures = "  ".join(f"{name} {value:.3f}" for name, value in run.summary.items() if value is not None)
     print(f"{measures}\nmodel: {run.folder.model}")
     task = "" if config.task.kind == recipe(config.recipe).task.kind else f"--task {config.task.kind} "
-    print(f"Tune it with: dtm train {config.recipe} {task}--model.base {run.folder.model}")
+    print(f"Tune it with: dtm train {config.recipe} {task}--model.base {shlex.quote(str(run.folder.model))}")
     return 0
 
 
@@ -133,7 +133,8 @@ def print_estimate(assembly: Assembly) -> None:
 
 
 def _stopped(run: Run, command: str) -> int:
-    print(f"stopped and saved. Continue with: dtm {command} {run.config.recipe} --resume --out {run.path}")
+    again = f"dtm {command} {run.config.recipe} --resume --out {shlex.quote(str(run.path))}"
+    print(f"stopped and saved. Continue with: {again}")
     return exit_code()  # scripts do not continue
 
 

@@ -48,7 +48,8 @@ class Anneal(Loop):
         tilt = config.tilt
         require(
             config.budget is not None or tilt.step == "auto" or tilt.step <= tilt.final,
-            f"tilt.step must lie in (0, {tilt.final:g}] (tilt.final), got {tilt.step}",
+            f"tilt.step must lie in (0, {tilt.final:g}] (tilt.final), got {tilt.step}. "
+            "Lower --tilt.step or raise --tilt.final",
         )
 
     @property

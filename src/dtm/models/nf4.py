@@ -9,6 +9,7 @@ as a whole for a pass: grouped products need it in one piece. Routers keep their
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,13 +26,21 @@ BLOCK = 64
 
 
 def bitsandbytes() -> Any:
-    """Import the library when it is first needed."""
+    """Import the library when it is first needed.
+
+    Its import may log that an optional kernel of the hub is missing, which NF4 does not need.
+    """
+    log = logging.getLogger("bitsandbytes")
+    before = log.level
+    log.setLevel(logging.ERROR)
     try:
         import bitsandbytes as library
     except ImportError:
         raise ConfigError(
             "NF4 weights need bitsandbytes: pip install 'discrete-tilt-matching[nf4]', or load without nf4"
         ) from None
+    finally:
+        log.setLevel(before)
     return library
 
 

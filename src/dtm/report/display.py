@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from dtm.config import RunConfig
@@ -141,7 +141,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
     if after < before:
         gain = f"; reward fell ({before:.3f} → {after:.3f})"
     caption = f"{summary['minutes']:.1f} minutes{gain}"
-    table = Table("held out", "base", "tuned", "best possible", title=title, caption=caption)
+    table = Table(_names(), "base", "tuned", "best possible", title=title, caption=caption)
     for name, value in summary["base"].items():
         best = f"{summary['best']:.3f}" if name == "reward" and "best" in summary else ""
         table.add_row(name, f"{value:.3f}", f"{summary['tuned'][name]:.3f}", best)
@@ -151,8 +151,13 @@ def summary_table(summary: dict[str, Any]) -> Table:
 def measures_table(results: dict[str, Evaluation]) -> Table:
     """One column for each model measured."""
     first = next(iter(results.values()))
-    table = Table("held out", *results, "best possible")
+    table = Table(_names(), *results, "best possible")
     for name in first.measures:
         best = f"{first.best:.3f}" if name == "reward" and first.best is not None else ""
         table.add_row(name, *(f"{result.measures[name]:.3f}" for result in results.values()), best)
     return table
+
+
+def _names() -> Column:
+    """A column for the names of measures, which are never cut: two may begin alike."""
+    return Column("held out", overflow="fold")

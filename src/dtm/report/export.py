@@ -16,7 +16,7 @@ from dtm.models.tokenizers import PARTS
 from dtm.report.card import CURVES, FINGERPRINT, Form, Provenance, model_card, without_folders
 from dtm.report.figures import annealing_figure
 from dtm.runs.events import read_events
-from dtm.runs.folder import RunFolder, make_folder, read_object
+from dtm.runs.folder import RunFolder, make_folder, read_object, reading
 from dtm.writing import copy_file, save_figure, write_json, write_text
 
 TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template*", "added_tokens.json", *PARTS)
@@ -25,7 +25,11 @@ TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template*", "added_t
 
 def export_run(run: RunFolder, out: Path, merged: bool = False) -> None:
     """Write a finished run's model to ``out``; ``merged`` adds an adapter into its base's own weights."""
-    model, summary = run.finished(run.model), read_object(run.finished(run.summary))
+    model = run.finished(run.model)
+    with reading(run.finished(run.summary)):
+        summary = read_object(run.summary)
+        whole = run.kind != "train" or "tuned" in summary
+        require(whole, f"{run.summary} is damaged: it has no 'tuned'", CheckpointError)
     has_adapter = (model / ADAPTER).is_file()
     require(
         not out.exists() or (out.is_dir() and not any(out.iterdir())),
@@ -36,6 +40,7 @@ def export_run(run: RunFolder, out: Path, merged: bool = False) -> None:
         has_adapter or not merged,
         f"{run.path} trained all weights and has no adapter to merge; leave --merged out",
     )
+    made_by, groups = {"commit": run.started.get("commit")}, _fingerprint(run)  # before anything is written
     form: Form = "weights" if not has_adapter else "merged" if merged else "adapter"
     make_folder(out)
     if form == "merged":
@@ -48,22 +53,22 @@ def export_run(run: RunFolder, out: Path, merged: bool = False) -> None:
         tokenizer = Source.find(str(run.path)).tokenizer
         _copy((path for path in model.iterdir() if path.suffix in (".json", ".safetensors")), out)
         _copy((path for pattern in TOKENIZER for path in tokenizer.glob(pattern)), out)
-    made_by = {"commit": run.started.get("commit")}
-    facts = Provenance(_fingerprint(run, out), _curves(run, out))
+    if groups:
+        write_json(out / FINGERPRINT, groups)
+    facts = Provenance(groups, _curves(run, out))
     card = model_card(run.read_config(), made_by | summary, form, _results(run), facts)
     write_text(out / "README.md", card)
 
 
-def _fingerprint(run: RunFolder, out: Path) -> dict[str, Any]:
-    """Copy the run's fingerprint without folders of this machine; runs of earlier releases have none."""
+def _fingerprint(run: RunFolder) -> dict[str, Any]:
+    """Read the run's fingerprint without folders of this machine; runs of earlier releases have none."""
     if not run.fingerprint.is_file():
         return {}
-    groups = {
-        group: {name: without_folders(v) if isinstance(v, str) else v for name, v in facts.items()}
-        for group, facts in read_object(run.fingerprint).items()
-    }
-    write_json(out / FINGERPRINT, groups)
-    return groups
+    with reading(run.fingerprint):
+        return {
+            group: {name: without_folders(v) if isinstance(v, str) else v for name, v in facts.items()}
+            for group, facts in read_object(run.fingerprint).items()
+        }
 
 
 def _curves(run: RunFolder, out: Path) -> bool:

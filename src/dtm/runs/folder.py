@@ -15,6 +15,7 @@ summary.json      base, tuned and best possible
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -174,7 +175,7 @@ class RunFolder:
         require(
             path.exists(),
             f"{self.path} has not finished: it has no {path.name}. "
-            f"Continue it with the command that started it and --resume --out {self.path}.",
+            f"Continue it with the command that started it and --resume --out {shlex.quote(str(self.path))}.",
             CheckpointError,
         )
         return path

@@ -16,6 +16,14 @@ class Interrupted(Exception):
     """Raised at a safe point after a stop was requested; the run then saves itself and ends."""
 
 
+class Stop(KeyboardInterrupt):
+    """Raised by a signal outside safe points.
+
+    Its own class: Python notes a plain `KeyboardInterrupt` that passes through an ``exec`` of text, which
+    imports use, and then exits as after Ctrl-C, whatever the signal was.
+    """
+
+
 class Interrupts:
     """While entered, signals only raise a flag; a second Ctrl-C stops at once."""
 
@@ -46,16 +54,16 @@ class Interrupts:
     def _request(self, number: int, frame: FrameType | None) -> None:
         Interrupts.received = signal.Signals(number)
         if self.requested is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
+            raise Stop
         self.requested = Interrupts.received.name
 
 
 class Immediate(Interrupts):
-    """While entered, a signal ends what is going on with `KeyboardInterrupt`: outside the loop of a run."""
+    """While entered, a signal ends what is going on with `Stop`: outside the loop of a run."""
 
     def _request(self, number: int, frame: FrameType | None) -> None:
         Interrupts.received = signal.Signals(number)
-        raise KeyboardInterrupt
+        raise Stop
 
 
 def exit_code() -> int:

@@ -16,13 +16,13 @@ import pickle
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal
 
-from dtm.errors import ConfigError, DtmWarning, RewardError
+from dtm.errors import ConfigError, DtmWarning, RewardError, require
 from dtm.tasks.base import Reward
 from dtm.tasks.replies import Bad, Call, Columns, Raised, Reply, Value, excerpt, reply_of, serve
 from dtm.workers import Gone, Late, Worker
@@ -225,9 +225,21 @@ class _Traceback(Exception):
         return f"\n{self.args[0]}"
 
 
+NOT_PLAIN: Mapping[Callable[[Any], bool], str] = {
+    inspect.iscoroutinefunction: "is an async function",
+    inspect.isasyncgenfunction: "is an async generator",
+    inspect.isgeneratorfunction: "is a generator (it has a yield)",
+}
+"""Functions whose call returns before they have computed anything."""
+
+
 def require_call(function: Callable[..., Any], name: str, columns: Iterable[str]) -> None:
     """Refuse a reward that cannot be called with prompts, completions and the columns of the data."""
     given = ["prompts", "completions", *columns]
+    of_object = getattr(type(function), "__call__", None)  # noqa: B004  its kind matters
+    for is_such, words in NOT_PLAIN.items():
+        plain = not (is_such(function) or is_such(of_object))
+        require(plain, f"reward {name} {words}: it must return a list with one number for each")
     try:
         # The decorated function counts, not the wrapped one: a decorator may change the signature.
         inspect.signature(function, follow_wrapped=False).bind(**dict.fromkeys(given))

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shlex
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -153,7 +154,7 @@ class RunPage:
             write_page(self.folder)
         except Exception as problem:  # no page is worth a training run
             if not self.has_failed:
-                again = f"make it later with `dtm report {self.folder.path}`"
+                again = f"make it later with `dtm report {shlex.quote(str(self.folder.path))}`"
                 notice = f"{self.folder.page} was not written: {problem}; {again}"
                 warnings.warn(notice, DtmWarning, stacklevel=2)
             self.has_failed = True

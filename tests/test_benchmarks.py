@@ -43,6 +43,20 @@ def test_a_study_runs_in_miniature(call, result, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_language_study_runs_in_miniature(write_source, shared_data, tmp_path):
+    script = str(ROOT / "benchmarks" / "language.py")
+    call = [sys.executable, script, "all", "--smoke", "--out", "study", "--only", "countdown,supervised"]
+    call += ["--source", str(write_source("llama")), "--data-dir", str(shared_data), "--minutes", "8"]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(path.read_text()) for path in (tmp_path / "study" / "rows").glob("*.json")]
+    assert sorted((row["name"], row["seed"]) for row in rows) == [
+        (name, seed) for name in ("countdown", "supervised") for seed in range(3)
+    ]
+    assert "sampled" in json.loads((tmp_path / "study" / "full" / "base.json").read_text())
+
+
+@pytest.mark.slow
 def test_the_prefix_cache_of_block_causal_models_changes_no_token(tmp_path):
     script = str(ROOT / "benchmarks" / "families.py")
     call = [sys.executable, script, "--smoke", "--parts", "rollouts", "--out", "found.json"]

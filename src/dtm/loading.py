@@ -55,8 +55,8 @@ def load_object(spec: str, kind: str) -> Callable[..., Any]:
 
 def _unnamed(kind: str, spec: str) -> ConfigError:
     return ConfigError(
-        f"{kind} {spec!r} cannot be found again: it was defined in a notebook, inside a function or on standard "
-        f"input. Move it to the top level of a file and name it path/to/file.py:name, or give it to "
+        f"{kind} {spec!r} cannot be found again: it was defined in a notebook, inside a function or on "
+        f"standard input. Move it to the top level of a file and name it path/to/file.py:name, or give it to "
         f"dtm.train(…, {kind}=…) and dtm.Run.open(…, {kind}=…) as an object."
     )
 

@@ -230,6 +230,7 @@ def test_a_resume_with_changed_flags_is_refused_with_the_list(finished, call, tm
     assert code == 2
     assert "tilt.final: 2.0 → 3.0" in text
     assert "seed: 0 → 5" in text
+    assert "has finished with another configuration" in text
 
 
 # ── runs ──────────────────────────────────────────────────────────────────────────────────────────

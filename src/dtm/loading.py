@@ -22,6 +22,8 @@ def load_object(spec: str, kind: str) -> Callable[..., Any]:
         raise ConfigError(f"{kind} {spec!r} must be written module:name or path/to/file.py:name")
     if place.endswith(".py") and not Path(place).exists():
         raise ConfigError(f"{kind} {spec!r}: there is no file {place}")
+    if "<" in spec:  # <locals>, <lambda>, <stdin>
+        raise _unnamed(kind, spec)
     try:
         module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
     except Exception as problem:
@@ -37,12 +39,8 @@ def load_object(spec: str, kind: str) -> Callable[..., Any]:
         ) from problem
     found = getattr(module, name, None)
     if not callable(found):
-        if "<" in name or place == "__main__":
-            raise ConfigError(
-                f"{kind} {spec!r} cannot be found again: it was defined in a notebook or inside a function. "
-                f"Move it to the top level of a file and name it path/to/file.py:name, or give it to "
-                f"dtm.train(…, {kind}=…) and dtm.Run.open(…, {kind}=…) as an object."
-            )
+        if place == "__main__":
+            raise _unnamed(kind, spec)
         choices = [
             key
             for key, value in vars(module).items()
@@ -53,6 +51,14 @@ def load_object(spec: str, kind: str) -> Callable[..., Any]:
         )
         raise ConfigError(f"{kind} {spec!r}: {wrong}. {nearest(name, choices)}")
     return found
+
+
+def _unnamed(kind: str, spec: str) -> ConfigError:
+    return ConfigError(
+        f"{kind} {spec!r} cannot be found again: it was defined in a notebook, inside a function or on "
+        f"standard input. Move it to the top level of a file and name it path/to/file.py:name, or give it to "
+        f"dtm.train(…, {kind}=…) and dtm.Run.open(…, {kind}=…) as an object."
+    )
 
 
 def name_of(found: Callable[..., Any]) -> str:

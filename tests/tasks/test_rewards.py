@@ -379,6 +379,12 @@ def test_a_name_without_its_half_is_explained(spec):
         load_object(spec, "reward")
 
 
+@pytest.mark.parametrize("spec", ["<stdin>:length", "my_rewards:make.<locals>.length", "__main__:no_such"])
+def test_a_function_without_a_place_in_a_file_is_not_searched_for(spec):
+    with pytest.raises(ConfigError, match=r"cannot be found again.*dtm\.Run\.open\(…, reward=…\)"):
+        load_object(spec, "reward")
+
+
 def test_a_missing_module_file_or_function_is_named(rewards_file):
     with pytest.raises(ConfigError, match="No module named 'no_such_module'"):
         load_object("no_such_module:length", "reward")

@@ -76,9 +76,10 @@ def require_same_config(folder: RunFolder, config: RunConfig) -> None:
     changes = list(obstacles(folder.read_config(), located(config), finished=folder.is_finished))
     if changes:
         listed = "\n  ".join(changes)
+        state, use = ("has finished", "see it") if folder.is_finished else ("was started", "continue it")
         raise ConfigError(
-            f"the run in {folder.path} was started with another configuration:\n  {listed}\n"
-            "Leave these flags out to continue it, or start a new run: no --resume, and another --out."
+            f"the run in {folder.path} {state} with another configuration:\n  {listed}\n"
+            f"Leave these flags out to {use}, or start a new run: no --resume, and another --out."
         )
 
 

@@ -165,8 +165,8 @@ def test_recipes_are_listed_and_shown_as_yaml(call, capsys):
         (["train", "maze-small", "--method", "nowhere.py:Mine"], "there is no file nowhere.py"),
         (["train", "maze-small", "--objective", "spg"], "methods since 0.2. Use --method"),
         (["train", "maze-small", "--objective.guard", "false"], "Use --method.guard"),
-        (["train", "maze-small", "--method", "spg", "--tilt.step", "2"], "spg does not read it"),
-        (["train", "maze-small", "--iterate.iterations", "2"], "c-dtm does not read it"),
+        (["train", "maze-small", "--method", "spg", "--tilt.step", "2"], "spg does not use it"),
+        (["train", "maze-small", "--iterate.iterations", "2"], "c-dtm does not use it"),
         (["train", "maze-small", "--task", "mase"], "Did you mean 'maze'?"),
         (["train", "maze-small", "--config", "nowhere.yaml"], "no configuration file at nowhere.yaml"),
         (["train", "maze-small", "--reward", "length"], "must be written module:name"),
@@ -177,7 +177,7 @@ def test_recipes_are_listed_and_shown_as_yaml(call, capsys):
         (["train", "maze-small", "--resume"], "no earlier run of 'maze-small' under runs/ to resume"),
         (["train", "maze-small", "--dry-run", "--out", "/dev/null"], "no folder can be made at /dev/null"),
         (["train", "maze-small", "--dry-run", "--reward.low", "1", "--reward.high", "0"], "must be below"),
-        (["train", "maze-small", "--model.width", "64"], "--model.width: a base has a shape of its own"),
+        (["train", "maze-small", "--model.width", "64"], "--model.width: the base model has a fixed shape"),
         (["train", "maze-small", "--config", "/"], "/ is a folder: name the YAML file in it"),
         (["eval", "nowhere"], "no run in nowhere. There are no runs here yet."),
         (["train"], "RECIPE"),
@@ -279,7 +279,7 @@ def test_a_finished_run_is_measured(finished, call, tmp_path):
     assert written["tuned"] == {**expected.measures, "best": expected.best}
     assert written["base"].keys() == written["tuned"].keys()
     assert f"{expected.measures['reward']:.3f}" in text
-    assert "is asked once" not in text
+    assert "is used once" not in text
 
 
 def test_more_prompts_than_there_are_ask_each_once(finished, call, tmp_path):
@@ -287,11 +287,11 @@ def test_more_prompts_than_there_are_ask_each_once(finished, call, tmp_path):
     counted = ("--completions", "1", "--json", "out.json")
     code, text = call("eval", str(finished.path), "--prompts", "500", *counted)
     assert code == 0
-    there = int(re.search(r"the test split has (\d+) prompts, not 500: each is asked once", text)[1])
+    there = int(re.search(r"the test split has (\d+) prompts, not 500; each is used once", text)[1])
     capped = json.loads((tmp_path / "out.json").read_text())
     assert capped["prompts"] == there < 500
     _, text = call("eval", str(finished.path), "--prompts", str(there), *counted)
-    assert "is asked once" not in text
+    assert "is used once" not in text
     assert json.loads((tmp_path / "out.json").read_text()) == capped
 
 

@@ -329,7 +329,7 @@ def test_methods_are_compared_and_a_finished_comparison_runs_nothing(tiny, tmp_p
         ([], "needs a recipe's name, or --runs"),
         (["maze-small"], "--budget is required: 5m"),
         (["maze-smal", "--budget", "5m"], "Did you mean 'maze-small'"),
-        (["maze-small", "--budget", "5m", "--seed", "3"], "--seeds N takes the seeds"),
+        (["maze-small", "--budget", "5m", "--seed", "3"], "use --seeds N, for the seeds"),
         (["maze-small", "--budget", "5m", "--method", "spg"], "--methods names all"),
         (["maze-small", "--budget", "5m", "--method.name=spg"], "--methods names all"),
         (["maze-small", "--budget", "5m", "--evaluation.split", "test"], "on test prompts once, at the end"),
@@ -349,12 +349,12 @@ def test_methods_are_compared_and_a_finished_comparison_runs_nothing(tiny, tmp_p
         (["maze-small", "--budget", "5m", "--also", "best-of-0"], "at least 1 completion"),
         (["maze-small", "--budget", "5m", "--also", "smc-4", "--methods", "spg"], "give a with --tilt A"),
         (["maze-small", "--budget", "5m", "--also", "smc-4", "--tilt", "-1"], "must be a number that is not"),
-        (["maze-small", "--budget", "5m", "--tilt", "1"], "--tilt is that of --also"),
+        (["maze-small", "--budget", "5m", "--tilt", "1"], "--tilt needs --also"),
         (
             ["maze-small", "--budget", "5m", "--also", "best-of-4", "--decoding.temperature", "0"],
             "set --decoding.temperature 1",
         ),
-        (["--runs", "here", "--tilt.step", "1"], "can change nothing"),
+        (["--runs", "here", "--tilt.step", "1"], "as they are: leave out --tilt.step"),
     ],
 )
 def test_mistakes_are_answered_before_anything_runs(arguments, said, tmp_path, monkeypatch, capsys):

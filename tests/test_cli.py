@@ -63,11 +63,10 @@ def test_every_command_explains_itself(command, call):
 
 def test_a_dry_run_says_how_much_of_approximate_decoding_is_checked(call):
     flags = ("train", "maze-small", "--dry-run", "--decoding.cache", "block")
-    assert "audit: none: the effect of decoding's shortcuts is not measured" in call(*flags)[1]
+    assert "audit: none: the error of decoding's approximations is not measured" in call(*flags)[1]
     text = call(*flags, "--audit.share", "0.05", "--audit.shift", "0.02")[1]
     assert (
-        "audit: 5% of the rollouts decoded again exactly; at least 50% of the tokens the same, the mean"
-        in text
+        "audit: 5% of the rollouts decoded again exactly; at least 50% of the tokens equal, the mean" in text
     )
 
 

@@ -130,7 +130,7 @@ def test_a_run_that_fell_back_to_exact_rollouts_is_named(entries, tmp_path):
     summary = other.summary | {"exact_because": "too few tokens agree"}
     (other.path / "summary.json").write_text(json.dumps(summary))
     (note,) = gather([entries["c-dtm", 0], other]).notes
-    assert note == f"{other.path} went on with exact rollouts: too few tokens agree"
+    assert note == f"{other.path} changed to exact rollouts: too few tokens agree"
 
 
 def test_seeds_that_differ_in_more_than_their_prompts_are_refused(entries, tmp_path):
@@ -262,7 +262,7 @@ def test_another_commit_or_machine_is_a_note_unless_the_budget_is_time(entries, 
 
 def test_seeds_settings_and_doubles_are_looked_at(entries, budgeted, finished, tmp_path):
     runs = entries
-    with pytest.raises(ConfigError, match=r"c-dtm was run with the seeds \[0, 1\], spg with \[0\]"):
+    with pytest.raises(ConfigError, match=r"c-dtm has runs with the seeds \[0, 1\], spg with \[0\]"):
         gather([runs["c-dtm", 0], runs["c-dtm", 1], runs["spg", 0]])
     with pytest.raises(ConfigError, match="second run of spg with seed 0"):
         gather([runs["c-dtm", 0], runs["spg", 0], copied(runs["spg", 0], tmp_path / "spg-again")])
@@ -330,8 +330,8 @@ def test_methods_are_compared_and_a_finished_comparison_runs_nothing(tiny, tmp_p
         (["maze-small"], "--budget is required: 5m"),
         (["maze-smal", "--budget", "5m"], "Did you mean 'maze-small'"),
         (["maze-small", "--budget", "5m", "--seed", "3"], "use --seeds N, for the seeds"),
-        (["maze-small", "--budget", "5m", "--method", "spg"], "--methods names all"),
-        (["maze-small", "--budget", "5m", "--method.name=spg"], "--methods names all"),
+        (["maze-small", "--budget", "5m", "--method", "spg"], "name all methods with --methods"),
+        (["maze-small", "--budget", "5m", "--method.name=spg"], "name all methods with --methods"),
         (["maze-small", "--budget", "5m", "--evaluation.split", "test"], "on test prompts once, at the end"),
         (["maze-small", "--budget", "5m", "--seeds", "0"], "--seeds must be at least 1"),
         (["maze-small", "--budget", "5m", "--jobs", "0"], "jobs must be at least 1"),
@@ -340,11 +340,11 @@ def test_methods_are_compared_and_a_finished_comparison_runs_nothing(tiny, tmp_p
             ["maze-small", "--budget", "5m", "--settings", "nowhere.yaml"],
             "no configuration file at nowhere.yaml",
         ),
-        (["maze-small", "--runs", "here"], "maze-small: --runs compares finished runs"),
-        (["--runs", "here", "--set", "spg.draws=4"], "--set starts runs"),
+        (["maze-small", "--runs", "here"], "--runs compares finished runs: leave out maze-small"),
+        (["--runs", "here", "--set", "spg.draws=4"], "--set is for starting runs"),
         (["--runs", "here"], "no run in here"),
         (["maze-small", "--budget", "5m", "--also", "smc16"], "write best-of-N or smc-N"),
-        (["maze-small", "--budget", "5m", "--also", ","], "--also names nothing"),
+        (["maze-small", "--budget", "5m", "--also", ","], "--also is empty"),
         (["maze-small", "--budget", "5m", "--also", "smc-4,smc-4"], "names a method twice"),
         (["maze-small", "--budget", "5m", "--also", "best-of-0"], "at least 1 completion"),
         (["maze-small", "--budget", "5m", "--also", "smc-4", "--methods", "spg"], "give a with --tilt A"),

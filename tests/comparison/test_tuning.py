@@ -121,7 +121,7 @@ def test_extensions_end_and_the_table_says_what_is_still_at_the_edge(monkeypatch
     assert picked["wd1"].optimizer.lr == pytest.approx(81 * START.optimizer.lr, rel=0.01)
     extended, still = tuning_notes(records)
     assert extended.endswith("9 trials of each method")
-    assert still.endswith("the edge of its grid")
+    assert still.endswith("is the edge of its grid")
 
 
 def test_a_knob_with_three_values_is_followed_too():

@@ -118,7 +118,7 @@ def test_what_comes_back_is_json_whatever_was_generated(grade, generation):
         (["countdwn", "rows.jsonl"], "no task 'countdwn'. Did you mean 'countdown'?"),
         (["countdown", "rows.jsonl", "--rules", "spgg"], "no rules 'spgg'. Did you mean 'spg'?"),
         (["countdown", "nowhere.jsonl"], "no file nowhere.jsonl"),
-        (["countdown", "broken.jsonl.gz"], "broken.jsonl.gz is not a whole gzip file"),
+        (["countdown", "broken.jsonl.gz"], "broken.jsonl.gz is a damaged gzip file"),
         (["gsm8k", "empty.jsonl"], "empty.jsonl holds no rows of gsm8k"),
     ],
 )

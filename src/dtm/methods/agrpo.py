@@ -32,12 +32,12 @@ class AGRPOConfig(IteratingConfig):
     updates: int = 1
     """μ, updates on one set of rollouts."""
     steps: int = 24
-    """Decoding steps drawn of each completion; each is a row."""
+    """Decoding steps drawn per completion; each is a row."""
     even: float = 0.2
-    """Share of the draws that all steps have alike; the rest goes to steps in proportion to −log π_a of their
-    tokens (published: to the entropy). 1: uniform."""
+    """Share of the draws that is uniform over the steps; the rest is in proportion to −log π_a of a step's
+    tokens (published: to the entropy). 1: all uniform."""
     temperature: float = 1.0
-    """Temperature at which log π is taken; must be decoding.temperature."""
+    """Temperature at which log π is computed; must equal decoding.temperature."""
     epsilon: float = 0.2
     """ε, how far a ratio may leave 1."""
     advantage: AdvantageName = "mean"
@@ -78,7 +78,7 @@ class AGRPO(Method):
         return decoding.most_per_step(completion)
 
     def check_decoding(self, decoding: DecodingConfig) -> None:
-        """Refuse a decoder of another temperature: its tokens would not have the likelihood of the loss."""
+        """Raise an error for a decoder of another temperature, whose tokens have another likelihood."""
         require(
             decoding.temperature > 0,
             f"{self.config.name} needs the likelihood of sampled tokens, and decoding.temperature 0 samples "
@@ -105,7 +105,7 @@ class AGRPO(Method):
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
         """Summed over sequences, divided by those of the batch and, unless as published, by the length."""
         score = self._scores(policy.log_pi(states), states)
-        # In the only update of an iteration the student is π_a, and its own scores spare a pass.
+        # With one update per iteration the student is π_a, so its own scores replace a pass of π_a.
         on_policy = self.config.updates == 1
         old = score.detach() if on_policy else self._scores(policy.log_pi_a(states), states)
         share = by_sequence(states.row_weight[:, None] * states.eligible, states) / states.batch_rows

@@ -35,7 +35,7 @@ class DMPOConfig(IteratingConfig):
     eta: float = 1.0
     """η, exponent of the importance weights; below 1 a step goes part of the way, with less variance."""
     draws: int = 2
-    """Pairs of complementary masks of each completion, in updates and for the stored π_0/π_a."""
+    """Pairs of complementary masks per completion, in updates and for the stored π_0/π_a."""
     centring: Centring | None = None
     """What is subtracted from the weights w⁺: unbiased (the group's weights of π_θ/π_a, which leaves the
     target stationary, for another pass), their mean, negative (the weights of −r: the target is not

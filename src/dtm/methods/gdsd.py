@@ -40,7 +40,7 @@ class GDSDConfig(IteratingConfig):
     beta: float = 1e-3
     """β, weight of the k2 divergence from π_0; 0: none, and no π_0 to keep. Published: 1e-4 for MATH."""
     baseline: Literal["log-partition", "loo"] | None = None
-    """What is subtracted from r: (1/ψ) log of the mean e^{ψr} of the others, or their mean r. None:
+    """Baseline subtracted from r: (1/ψ) log of the mean e^{ψr} of the others, or their mean r. None:
     log-partition; published: loo."""
 
     def __post_init__(self) -> None:

@@ -30,25 +30,25 @@ class SPGConfig(IteratingConfig):
     updates: int = 4
     """μ, updates on one set of rollouts, without ratios."""
     draws: int = 2
-    """m, masks of each completion."""
+    """m, masks per completion."""
     negative: Literal["mix", "eubo", "elbo", "zero"] = "mix"
-    """The estimate where A < 0; zero: such completions are left out."""
+    """Estimate of the likelihood for A < 0; zero: drop these completions."""
     upper_beta: float = 1.5
     """β_u of the upper estimate; published: 1 (Sudoku) to 2 (Countdown with eubo)."""
     mix: float = 0.5
     """ω, the share of the upper estimate in mix."""
     masks: Literal["block", "random", "all"] = "block"
-    """A partly masked block of the decoder's size, a uniform number of positions, or everything."""
+    """Masks: in one block of the decoder's size, of a uniform number of positions, or of everything."""
     scored: Literal["masked", "active"] = "masked"
-    """With blocks: all masked positions, as published, or those of the chosen block, which gives a bound."""
+    """Scored positions with blocks: all masked ones, as published, or those of the chosen block, a bound."""
     prompt_noise: float = 0.15
-    """Chance that a token of the prompt or of an earlier block is hidden."""
+    """Probability that a token of the prompt or of an earlier block is masked."""
     advantage: AdvantageName = "mean"
     """A: reward less the group's mean, its z-score, or less the mean of the others."""
     self_normalise: bool = False
     """StableDRL: weigh completions by the group's softmax of log π_θ/π_a, for another pass per update."""
     cap: float = 5.0
-    """With self-normalise: ratios π_θ/π_a above this count as this."""
+    """With self-normalise: upper limit on ratios π_θ/π_a."""
     ratio: Literal["per-token", "sequence"] = "per-token"
     """With self-normalise: the mean log-ratio of the scored tokens, as published, or of the whole bounds."""
 
@@ -85,7 +85,7 @@ class SPG(Method):
 
     @property
     def scores_first(self) -> bool:
-        """For the ratios of whole groups."""
+        """True with self-normalise, for the ratios of whole groups."""
         return self.config.self_normalise
 
     def score(self, policy: Policy, states: MaskedStates) -> Float[Tensor, " S"]:

@@ -19,7 +19,7 @@ from dtm.models.policy import Policy
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
 TRACE_STEPS = 64
-"""Decoding steps assumed in forecasts."""
+"""Decoding steps assumed in estimates of time and memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +32,7 @@ class TraceRLConfig(IteratingConfig):
     updates: int = 1
     """μ, updates on one set of rollouts."""
     merged: int = 8
-    """Decoding steps in a segment; each segment is a row."""
+    """Decoding steps per segment; each segment is a row."""
     epsilon: float = 0.2
     """ε, how far a ratio may leave 1."""
     beta: float = 0.01
@@ -73,7 +73,7 @@ class TraceRL(Method):
 
     @property
     def rows_per_rollout(self) -> int:
-        """Segments of a decoding of `TRACE_STEPS` steps: how many there will be is not known in advance."""
+        """Segments of a decoding of `TRACE_STEPS` steps; the actual number is not known in advance."""
         return max(1, TRACE_STEPS // self.config.merged)
 
     def scored_per_row(self, completion: int, decoding: DecodingConfig) -> int:

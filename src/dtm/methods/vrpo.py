@@ -27,7 +27,7 @@ class VRPOConfig(IteratingConfig):
     updates: int = 4
     """μ, updates on one set of rollouts; the published run had fixed pairs."""
     draws: int = 8
-    """n_t, masks of each completion, the same for π_θ and π_0."""
+    """n_t, masks per completion, the same for π_θ and π_0."""
     beta: float = 0.2
     """β, sharpness of the preference."""
     sft: float = 0.05
@@ -74,7 +74,7 @@ class VRPO(Method):
         return self.config.draws
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
-        """Rows come in pairs, in either order: the credits tell which is which."""
+        """Return the mean loss of the pairs; the sign of the credits marks the better completion."""
         config = self.config
         weight = by_sequence(states.row_weight, states)
         length = by_sequence(states.row_length, states)[:, 0]

@@ -33,9 +33,9 @@ class WD1Config(IteratingConfig):
     prompt_noise: float = 0.15
     """Chance that a prompt token is hidden."""
     negatives: bool = True
-    """Push completions below the mean down; false keeps the positive weights alone."""
+    """Lower the likelihood of completions below the mean; false: use only the positive weights."""
     over: Literal["group", "buffer"] = "group"
-    """Rows of the softmax: the completions of a prompt, or the whole buffer."""
+    """Set over which the softmax is taken: the completions of a prompt, or the whole buffer."""
 
     def __post_init__(self) -> None:
         check_fields("method", self, updates=AT_LEAST_ONE, psi=POSITIVE, prompt_noise=SHARE_BELOW_1)
@@ -45,7 +45,7 @@ class WD1Config(IteratingConfig):
 class WD1(Method):
     r"""Mean over prompts of Σ_i (w⁻_i − w⁺_i) Φ_i / L, with w^± = softmax over the group of ±ψ A.
 
-    Φ_i = Σ_{k≤n_i} log π_θ(o_ik | prompt) with everything masked. Only the student is asked.
+    Φ_i = Σ_{k≤n_i} log π_θ(o_ik | prompt) with everything masked. Only the student is evaluated.
     """
 
     Config = WD1Config

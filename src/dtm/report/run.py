@@ -1,4 +1,4 @@
-"""What a finished run leaves behind: a summary, a model card, and a picture of its samples."""
+"""Write the report of a finished run: a summary, a model card, and a picture of its samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dtm.writing import save_figure, write_json, write_text
 
 
 def write_report(folder: RunFolder, assembly: Assembly, progress: Progress) -> dict[str, Any]:
-    """``summary.json``, the model card, and the task's picture, from what the run has logged."""
+    """Write ``summary.json``, the model card and the task's picture, from the run's logs."""
     config, task, loop = assembly.run_config, assembly.task, assembly.loop
     summary = summarise(config, progress, folder.started.get("commit"))
     left_out = getattr(task, "too_long", {})
@@ -24,7 +24,7 @@ def write_report(folder: RunFolder, assembly: Assembly, progress: Progress) -> d
         summary["too_long"] = left_out
     summary["outcome"] = outcome(summary, read_events(folder.metrics, "phase"), loop.measures_absorbed)
     before, after = (read_samples(folder.samples, first) for first in (True, False))
-    # Samples may have been lost; that is no reason not to finish.
+    # A run whose samples are lost can still finish.
     picture = task.picture(before, after) if before and after else None
     if picture is not None:
         save_figure(picture, folder.figures / "samples.png")
@@ -35,7 +35,7 @@ def write_report(folder: RunFolder, assembly: Assembly, progress: Progress) -> d
 
 
 def summarise(config: RunConfig, progress: Progress, commit: str | None = None) -> dict[str, Any]:
-    """Base and tuned measures side by side, and the share of the possible gain that was reached."""
+    """Return base and tuned measures, and the share of the possible gain that was reached."""
     base, tuned = progress.evaluations[0], progress.evaluations[-1]
     summary: dict[str, Any] = {
         "recipe": config.recipe,
@@ -60,7 +60,7 @@ def summarise(config: RunConfig, progress: Progress, commit: str | None = None) 
 
 
 def read_samples(folder: Path, first: bool) -> list[tuple[Any, Any]]:
-    """Prompts and completions of the first or the last evaluation; none if there is no file."""
+    """Read prompts and completions of the first or the last evaluation; empty without a file."""
     files = sorted(folder.glob("*.jsonl"))
     names = ("prompt", "completion")
     rows = read_lines(files[0 if first else -1], names) if files else ()

@@ -97,7 +97,7 @@ def test_help_shows_the_chosen_method_and_its_loop_and_no_other(call):
 def test_help_on_a_section_and_on_everything(call):
     code, text = call("train", "maze-small", "--help", "optimizer")
     assert code == 0
-    assert "--optimizer.micro-batch N (now: none) Rows in one forward pass" in text
+    assert "--optimizer.micro-batch N (now: none) Rows per forward pass" in text
     assert "--tilt.step" not in text
     everything = call("train", "maze-small", "--help", "all")[1]
     fields = [name for name in leaves(dtm.recipe("maze-small")) if "." in name]

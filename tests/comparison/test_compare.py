@@ -268,7 +268,7 @@ def test_seeds_settings_and_doubles_are_looked_at(entries, budgeted, finished, t
         gather([runs["c-dtm", 0], runs["spg", 0], copied(runs["spg", 0], tmp_path / "spg-again")])
     with pytest.raises(ConfigError, match="had no budget"):
         gather([finished])
-    with pytest.raises(ConfigError, match="nothing to compare"):
+    with pytest.raises(ConfigError, match="no runs to compare"):
         gather([])
     other = copied(runs["spg", 1], tmp_path / "spg-1")
     config = other.folder.config
@@ -281,7 +281,7 @@ def test_seeds_settings_and_doubles_are_looked_at(entries, budgeted, finished, t
         gather([unfinished])
     bare = copied(runs["spg", 0], tmp_path / "bare")
     bare.folder.fingerprint.unlink()
-    with pytest.raises(CheckpointError, match="before runs could be compared"):
+    with pytest.raises(CheckpointError, match="which a comparison needs"):
         gather([bare])
 
 

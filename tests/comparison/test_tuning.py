@@ -81,7 +81,7 @@ def test_the_highest_validation_reward_is_picked_and_all_trials_are_kept(monkeyp
     assert [t.reward for t in records][:4] == [0.1, 0.5, None, 0.5]
     assert records[1].changed == {"method.draws": 4}
     (note,) = tuning_notes(records)
-    assert note.startswith(f"wd1 took the learning rate {START.optimizer.lr / 3:.3g}, the edge")
+    assert note.startswith(f"wd1: the best learning rate, {START.optimizer.lr / 3:.3g}, is the edge")
 
 
 def lines(said):

@@ -44,7 +44,7 @@ def read_fingerprint(run: Run) -> dict[str, Any]:
     path = run.folder.fingerprint
     require(
         path.is_file(),
-        f"{run.path} has no {path.name}: it was made by an earlier release. Run it again.",
+        f"{run.path} has no {path.name}, which a comparison needs. Run it again.",
         CheckpointError,
     )
     return read_object(path)

@@ -65,7 +65,7 @@ class Totals:
         if self.without_gold:
             lines.append(f"rows without a gold answer (ground_truth null), not counted: {self.without_gold}")
         if self.other_tasks:
-            lines.append(f"rows of other tasks, left out: {self.other_tasks}")
+            lines.append(f"rows of other tasks, not counted: {self.other_tasks}")
         if self.undecided:
             lines.append(f"comparisons past their deadline, counted as wrong: {self.undecided}")
         if self.errors:

@@ -30,12 +30,12 @@ class JustGRPOConfig(IteratingConfig):
     """published: ratios are 1 by construction, what follows the end is scored, and completions without an
     advantage are left out of the mean."""
     updates: int = 1
-    """μ, updates on one set of rollouts."""
+    """μ, the number of updates per set of rollouts."""
     positions: int = 32
     """Positions of a completion scored per update, evenly spaced, each with its own row; the gradient stays
     unbiased. Published: all (256)."""
     epsilon: float = 0.2
-    """ε, how far a ratio may leave 1."""
+    """ε, clip range of a ratio around 1."""
     advantage: AdvantageName = "z-score"
     """A: as published the group's z-score."""
 
@@ -95,11 +95,11 @@ class JustGRPO(Method):
         return credit / (credit != 0).to(credit.dtype).mean().clamp(min=1 / len(credit))
 
     def masks(self, block: int | None, end_id: int) -> Masking:
-        """The states of decoding from left to right."""
+        """Return the states of decoding from left to right."""
         return Planned(LeftToRight(self.config.positions), None if self.published else end_id)
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
-        """Summed over sequences, divided by those of the batch and by the length."""
+        """Return the loss, summed over sequences, divided by those of the batch and by the length."""
         score = token_scores(policy.log_pi(states), states)
         share = by_sequence(states.row_weight[:, None] * states.eligible, states)
         share = share / (states.batch_rows * states.length)

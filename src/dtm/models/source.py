@@ -42,7 +42,7 @@ class Source:
     eos_id: int
     """End of turn."""
     name: str
-    """As the user gave it."""
+    """Name or path, as given by the user."""
     path: Path
     """The folder or the GGUF file."""
     sha256: str | None

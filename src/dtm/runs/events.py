@@ -108,7 +108,7 @@ def read_lines(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
         else:
             damaged.append(number)
     if damaged:
-        notice = f"{path}: {len(damaged)} damaged lines are left out, the first is line {damaged[0]}"
+        notice = f"{path}: {len(damaged)} damaged lines are skipped, the first is line {damaged[0]}"
         warnings.warn(notice, DtmWarning, stacklevel=2)
 
 

@@ -37,7 +37,7 @@ class TiltedMean:
 
 
 def tilted_mean(reward: Float[Tensor, "P N"], tilt: float) -> TiltedMean:
-    r"""The weighted mean of N rollouts of each of P prompts; nan rewards are left out.
+    r"""Return the weighted mean of N rollouts of each of P prompts; ignore nan rewards.
 
     Var μ_p ≈ Σ_i w̄_i² (r_i − μ_p)² with normalised weights w̄, and prompts are independent: the interval is
     mean ± 1.96 (Σ_p Var μ_p)^{1/2} / P. It covers other rollouts, not other prompts.

@@ -187,7 +187,7 @@ def steer(
         "--temperature 1",
     )
     if target is not None:
-        require(isinstance(method, SMC), "a target beside the model is for SMC: best-of-n has no proposal")
+        require(isinstance(method, SMC), "a separate target model is only for SMC: best-of-n has no proposal")
         require_ratio(decoder)
     sampler = Sampler(model, decoder, judge, batch, between, target)
 

@@ -31,7 +31,7 @@ def main(connection: Connection, longest: float) -> None:
         signal.setitimer(signal.ITIMER_REAL, longest)
         try:
             verdict = judge(answer, gold)
-        except Exception:  # whatever computer algebra makes of it: it has not been shown to be equal
+        except Exception:  # any error of computer algebra: not shown to be equal
             verdict = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         connection.send(verdict)

@@ -63,11 +63,10 @@ def test_every_command_explains_itself(command, call):
 
 def test_a_dry_run_says_how_much_of_approximate_decoding_is_checked(call):
     flags = ("train", "maze-small", "--dry-run", "--decoding.cache", "block")
-    assert "audit: none: the effect of decoding's shortcuts is not measured" in call(*flags)[1]
+    assert "audit: none: the error of decoding's approximations is not measured" in call(*flags)[1]
     text = call(*flags, "--audit.share", "0.05", "--audit.shift", "0.02")[1]
     assert (
-        "audit: 5% of the rollouts decoded again exactly; at least 50% of the tokens the same, the mean"
-        in text
+        "audit: 5% of the rollouts decoded again exactly; at least 50% of the tokens equal, the mean" in text
     )
 
 
@@ -98,7 +97,7 @@ def test_help_shows_the_chosen_method_and_its_loop_and_no_other(call):
 def test_help_on_a_section_and_on_everything(call):
     code, text = call("train", "maze-small", "--help", "optimizer")
     assert code == 0
-    assert "--optimizer.micro-batch N (now: none) Rows in one forward pass" in text
+    assert "--optimizer.micro-batch N (now: none) Rows per forward pass" in text
     assert "--tilt.step" not in text
     everything = call("train", "maze-small", "--help", "all")[1]
     fields = [name for name in leaves(dtm.recipe("maze-small")) if "." in name]
@@ -165,8 +164,8 @@ def test_recipes_are_listed_and_shown_as_yaml(call, capsys):
         (["train", "maze-small", "--method", "nowhere.py:Mine"], "there is no file nowhere.py"),
         (["train", "maze-small", "--objective", "spg"], "methods since 0.2. Use --method"),
         (["train", "maze-small", "--objective.guard", "false"], "Use --method.guard"),
-        (["train", "maze-small", "--method", "spg", "--tilt.step", "2"], "spg does not read it"),
-        (["train", "maze-small", "--iterate.iterations", "2"], "c-dtm does not read it"),
+        (["train", "maze-small", "--method", "spg", "--tilt.step", "2"], "spg does not use it"),
+        (["train", "maze-small", "--iterate.iterations", "2"], "c-dtm does not use it"),
         (["train", "maze-small", "--task", "mase"], "Did you mean 'maze'?"),
         (["train", "maze-small", "--config", "nowhere.yaml"], "no configuration file at nowhere.yaml"),
         (["train", "maze-small", "--reward", "length"], "must be written module:name"),
@@ -177,7 +176,7 @@ def test_recipes_are_listed_and_shown_as_yaml(call, capsys):
         (["train", "maze-small", "--resume"], "no earlier run of 'maze-small' under runs/ to resume"),
         (["train", "maze-small", "--dry-run", "--out", "/dev/null"], "no folder can be made at /dev/null"),
         (["train", "maze-small", "--dry-run", "--reward.low", "1", "--reward.high", "0"], "must be below"),
-        (["train", "maze-small", "--model.width", "64"], "--model.width: a base has a shape of its own"),
+        (["train", "maze-small", "--model.width", "64"], "--model.width: the base model has a fixed shape"),
         (["train", "maze-small", "--config", "/"], "/ is a folder: name the YAML file in it"),
         (["eval", "nowhere"], "no run in nowhere. There are no runs here yet."),
         (["train"], "RECIPE"),
@@ -280,7 +279,7 @@ def test_a_finished_run_is_measured(finished, call, tmp_path):
     assert written["tuned"] == {**expected.measures, "best": expected.best}
     assert written["base"].keys() == written["tuned"].keys()
     assert f"{expected.measures['reward']:.3f}" in text
-    assert "is asked once" not in text
+    assert "is used once" not in text
 
 
 def test_more_prompts_than_there_are_ask_each_once(finished, call, tmp_path):
@@ -288,11 +287,11 @@ def test_more_prompts_than_there_are_ask_each_once(finished, call, tmp_path):
     counted = ("--completions", "1", "--json", "out.json")
     code, text = call("eval", str(finished.path), "--prompts", "500", *counted)
     assert code == 0
-    there = int(re.search(r"the test split has (\d+) prompts, not 500: each is asked once", text)[1])
+    there = int(re.search(r"the test split has (\d+) prompts, not 500; each is used once", text)[1])
     capped = json.loads((tmp_path / "out.json").read_text())
     assert capped["prompts"] == there < 500
     _, text = call("eval", str(finished.path), "--prompts", str(there), *counted)
-    assert "is asked once" not in text
+    assert "is used once" not in text
     assert json.loads((tmp_path / "out.json").read_text()) == capped
 
 

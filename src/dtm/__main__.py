@@ -1,4 +1,4 @@
-"""``python -m dtm``: the command where no script is installed, and how the runs of a sweep are started."""
+"""``python -m dtm``: run the command line without the installed script; a sweep starts its runs this way."""
 
 import sys
 

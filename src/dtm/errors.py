@@ -1,4 +1,4 @@
-"""Errors written for the person who reads them: what happened, where, and what to do next.
+"""Exceptions and warnings of the package; a message says what happened, where, and what to do next.
 
 Every leaf also inherits the matching built-in exception, so ``except ValueError`` keeps working.
 """

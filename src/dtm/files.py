@@ -1,4 +1,4 @@
-"""Read files that somebody else wrote: sizes are bounded, and every error names the file."""
+"""Read untrusted files: sizes are bounded, and every error names the file."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any, BinaryIO
 from dtm.errors import DtmError, require
 
 MAX_CONFIG = 8 << 20
-"""Bytes of a configuration."""
+"""Largest configuration file, in bytes."""
 MAX_JSON = 256 << 20
-"""Bytes of a JSON file; the largest are tokenizers and indices of weights."""
+"""Largest JSON file, in bytes; tokenizers and indices of weights are the largest in use."""
 MAX_LINE = 16 << 20
-"""Bytes of one row of a data file."""
+"""Longest row of a data file, in bytes."""
 
 
 def read_text(path: Path, limit: int, error: type[DtmError]) -> str:
-    """The text of a file of at most ``limit`` bytes."""
+    """Return the text of a file; a file of more than ``limit`` bytes is an error."""
     try:
         size = path.stat().st_size
-        require(size <= limit, f"{path} has {size:,} bytes; at most {limit:,} are read", error)
+        require(size <= limit, f"{path} has {size:,} bytes; the limit is {limit:,}", error)
         return path.read_bytes().decode("utf-8")
     except OSError as problem:
         raise error(f"{path} cannot be read: {problem.strerror or problem}") from None
@@ -31,7 +31,7 @@ def read_text(path: Path, limit: int, error: type[DtmError]) -> str:
 
 
 def read_json(path: Path, error: type[DtmError], limit: int = MAX_JSON) -> Any:
-    """The value of a JSON file."""
+    """Return the parsed contents of a JSON file."""
     try:
         return json.loads(read_text(path, limit, error))
     except (ValueError, RecursionError) as problem:
@@ -41,7 +41,7 @@ def read_json(path: Path, error: type[DtmError], limit: int = MAX_JSON) -> Any:
 
 
 def bounded_lines(stream: io.BufferedIOBase | BinaryIO) -> Iterator[bytes]:
-    """The lines of a file; of one longer than `MAX_LINE`, the first `MAX_LINE` + 1 bytes."""
+    """Yield the lines of a file; a line longer than `MAX_LINE` is cut after `MAX_LINE` + 1 bytes."""
     while line := stream.readline(MAX_LINE + 1):
         yield line
         while len(line) > MAX_LINE and not line.endswith(b"\n"):
@@ -49,7 +49,7 @@ def bounded_lines(stream: io.BufferedIOBase | BinaryIO) -> Iterator[bytes]:
 
 
 def text_line(line: bytes, where: str, error: type[DtmError]) -> str:
-    """One line as text; ``where`` begins the message of an error."""
+    """Decode one line as UTF-8; error messages begin with ``where``."""
     require(len(line) <= MAX_LINE, f"{where}longer than {MAX_LINE:,} bytes", error)
     try:
         return line.decode("utf-8")
@@ -58,7 +58,7 @@ def text_line(line: bytes, where: str, error: type[DtmError]) -> str:
 
 
 def json_row(line: bytes, where: str, error: type[DtmError]) -> Any:
-    """The value of one JSON line; ``where`` begins the message of an error."""
+    """Parse one line of JSON; error messages begin with ``where``."""
     require(len(line) <= MAX_LINE, f"{where}longer than {MAX_LINE:,} bytes", error)
     try:
         return json.loads(line)

@@ -62,14 +62,14 @@ def _unnamed(kind: str, spec: str) -> ConfigError:
 
 
 def name_of(found: Callable[..., Any]) -> str:
-    """The name by which `load_object` finds a class or function again: module:name, or file.py:name."""
+    """Return the name from which `load_object` loads a class or function: module:name, or file.py:name."""
     file = getattr(sys.modules.get(found.__module__), "__file__", None)
     place = os.path.relpath(file) if found.__module__ == "__main__" and file else found.__module__
     return f"{place}:{found.__qualname__}"
 
 
 def last_line(frames: Sequence[traceback.FrameSummary]) -> str:
-    """File and line of the last frame, in brackets; empty without frames."""
+    """Format file and line of the last frame, in brackets; empty without frames."""
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
@@ -80,9 +80,9 @@ def _import_module(name: str) -> Any:
 
 
 def _import_file(path: Path) -> Any:
-    """Run a file as a module of its own name; it can import the files beside it.
+    """Import a file as a module with a unique name; it can import other files of its folder.
 
-    The script that is running is not run again.
+    The main script is returned as it is, not run a second time.
     """
     script = getattr(sys.modules["__main__"], "__file__", None)
     if script is not None and path.resolve() == Path(script).resolve():

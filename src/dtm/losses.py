@@ -28,7 +28,7 @@ __all__ = [
 
 
 def advantage(log_weight: Float[Tensor, " N"], control: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
-    r"""w̄ − c̄; where the two nearly agree, by c̄·expm1(log w̄ − log c̄), which loses no digits."""
+    r"""Return w̄ − c̄; where the two are close, as c̄·expm1(log w̄ − log c̄), which avoids cancellation."""
     gap = log_weight - control.clamp(min=torch.finfo(control.dtype).tiny).log()
     near = control * torch.expm1(gap.clamp(-1, 1))
     return torch.where((control > 0) & (gap.abs() < 1), near, log_weight.exp() - control)
@@ -101,12 +101,12 @@ def c_dtm(
 def within_ratio_bound(
     log_ratio: Float[Tensor, " N"], gain: Float[Tensor, " N"], bound: float
 ) -> Bool[Tensor, " N"]:
-    r"""The ratio guard: false where the advantage would push π_θ(x_1) past what π_{a+h} can be.
+    r"""Ratio guard: false where the advantage would push π_θ(x_1) beyond the range of π_{a+h}.
 
     Since π_{a+h}/π_a = E_a[w | x_t, x_1^i] / E_a[w | x_t], every ratio lies in e^{±h·range(r)}. With
     ``log_ratio`` = log π_θ(x_1) − log π_a(x_1) and ``bound`` = h·range(r), a positive advantage is
-    refused above the bound and a negative one below it. The minimiser satisfies the bound, so the
-    population's fixed point is untouched: the guard only stops run-away on a finite buffer.
+    dropped above the bound and a negative one below it. The minimiser satisfies the bound, so the
+    population's fixed point does not change: the guard only prevents divergence on a finite buffer.
     """
     too_high = (gain > 0) & (log_ratio > bound)
     too_low = (gain < 0) & (log_ratio < -bound)

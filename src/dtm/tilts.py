@@ -17,11 +17,11 @@ from dtm.records import Weights
 ROUNDING = 1e-6
 """Tolerance as a share of h: a last phase shorter than this is merged into the one before."""
 LOW_ESS = 0.1
-"""Below this share of the buffer, a few rollouts decide the update."""
+"""Lowest healthy ESS, as a fraction of the buffer: below it a few rollouts dominate the update."""
 
 
 def log_mean_exp(x: Float[Tensor, " N"]) -> Float[Tensor, ""]:
-    """The log of the mean of e^x, without overflow."""
+    """Return the log of the mean of e^x, without overflow."""
     return torch.logsumexp(x, dim=0) - math.log(len(x))
 
 
@@ -61,7 +61,7 @@ def weigh(
 def _peer_weight(
     tilt: Float[Tensor, " N"], group: Int[Tensor, " N"], log_scale: Float[Tensor, " N"]
 ) -> Float[Tensor, " N"]:
-    """Mean of e^{hr} over each row's peers on the row's own scale; 1 where it has none."""
+    """Mean of e^{hr} over each row's peers, relative to the row's own scale; 1 for a row without peers."""
     _, member, size = torch.unique(group, return_inverse=True, return_counts=True)
     # The group's peak is factored out: a sum over e^{500} would drown its neighbours.
     peak = torch.full(size.shape, -math.inf, dtype=tilt.dtype, device=tilt.device)
@@ -76,10 +76,10 @@ def effective_sample_size(log_weight: Float[Tensor, " N"]) -> Float[Tensor, ""]:
 
 
 def step_for_ess(reward: Float[Tensor, " N"], target: float, cap: float) -> float:
-    """The largest h ≤ cap whose weights e^{hr} keep ESS ≥ target, by bisection.
+    """Find the largest h ≤ cap whose weights e^{hr} keep ESS ≥ target, by bisection.
 
     ESS(h) falls with h. Rewards that are all equal (or nearly) keep ESS above the target at any h,
-    and so does a 0/1 reward whose success rate exceeds it: then the cap is the answer.
+    and so does a 0/1 reward whose success rate exceeds it: then the result is the cap.
     """
 
     def keeps(h: float) -> bool:
@@ -97,13 +97,13 @@ def step_for_ess(reward: Float[Tensor, " N"], target: float, cap: float) -> floa
 def next_step(tilt: float, final: float, step: float) -> float:
     """h, cut so that the last phase lands on A exactly; also after a resume.
 
-    A remainder by rounding is merged: A = 6.6666667 is two steps of 10/3.
+    A remainder that is only a rounding error is merged: A = 6.6666667 is two steps of 10/3.
     """
     return step if final - tilt > step * (1 + ROUNDING) else final - tilt
 
 
 def phases(final: float, step: float) -> int:
-    """How many steps of h it takes from 0 to A by `next_step`."""
+    """Return the number of phases from 0 to A in steps of h, by `next_step`."""
     return max(1, math.ceil(final / step - ROUNDING))
 
 
@@ -113,8 +113,8 @@ def effective_tilt(reward: Float[Tensor, " N"], group: Int[Tensor, " N"], reache
         mean over prompts p of  Σ_i r_i e^{a r_i} / Σ_i e^{a r_i}  =  reached
 
     The left side rises with a and tends to what an exact tilt by a would earn, from below as the rollouts
-    of a prompt grow many; so the answer tells how far a run has really come whatever its nominal a, and
-    overstates it with few rollouts. It is ∞ past the best of the base's rollouts, −∞ below the worst.
+    of a prompt grow many. So the result is the tilt that a run has really reached, whatever its nominal a;
+    with few rollouts it is too high. It is ∞ above the best of the base's rollouts, −∞ below the worst.
     """
     _, member = torch.unique(group, return_inverse=True)
     groups = int(member.max()) + 1
@@ -147,7 +147,7 @@ def absorbed_share(
 
     for rollouts of π_a, where E_{a+h,p} weighs the completions of prompt p by e^{hr}. Each difference is a
     covariance of ℓ, or of h r, with the same weights. If the student has tilted by s h, then ℓ is s h r plus
-    a constant of the prompt, and the answer is s whatever the sample: 0 before training, 1 at π_{a+h}.
+    a constant of the prompt, and the estimate is s for any sample: 0 before training, 1 at π_{a+h}.
     Errors of ℓ that have nothing to do with the reward average out.
 
     Linear in ``log_ratio``: a difference of two of them gives what was absorbed in between. Prompts are

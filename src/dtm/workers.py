@@ -1,4 +1,4 @@
-"""Processes that answer calls under a deadline, whatever the code that they run does.
+"""Worker processes with a deadline for every call: code that hangs is killed.
 
 A thread cannot be stopped: a catastrophic regular expression or a huge power holds the interpreter, and with
 it every other thread. A process can be killed. `Worker` forks one, so that closures and functions of a
@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from typing import Any, ClassVar, final
 
 STARTUP = 120.0
-"""Seconds for a process to start."""
+"""Deadline for a process to start, in seconds."""
 
 
 class Late(Exception):
@@ -35,7 +35,7 @@ class Gone(Exception):
 
 @final
 class Worker:
-    """One process that answers one question at a time; the next question replaces one that was killed.
+    """One process that answers one request at a time; after a kill, the next request starts a new process.
 
     ``serve`` runs in the process. It sends "ready", then answers what it receives until `EOFError`.
     """
@@ -45,14 +45,14 @@ class Worker:
         self._child: _Child | None = None
 
     def start(self) -> None:
-        """Start the process now instead of with the first question."""
+        """Start the process now, not at the first request."""
         with self._lock:
             self._running()
 
     def ask(self, question: Any, deadline: float) -> Any:
-        """Return the answer to a question; raise `Late` after ``deadline`` seconds, `Gone` without an answer.
+        """Send a request and return the answer; raise `Late` after ``deadline`` seconds, `Gone` at its end.
 
-        Raises what `pickle` raises where the question cannot be sent.
+        A request that cannot be pickled raises the error of `pickle`.
         """
         message = pickle.dumps(question)
         with self._lock:
@@ -60,7 +60,7 @@ class Worker:
             return self._answer(child, message, deadline)
 
     def close(self) -> None:
-        """End the process, and those that it started."""
+        """Kill the process and the processes that it started."""
         with self._lock:
             self._kill()
 
@@ -71,7 +71,7 @@ class Worker:
         return self._child
 
     def _answer(self, child: _Child, message: bytes | None, deadline: float) -> Any:
-        """Send the message, if any, and wait for an answer; kill the process where none comes."""
+        """Send the message, if any, and wait for an answer; kill the process if none arrives."""
         answered = False
         try:
             if message is not None:
@@ -94,17 +94,17 @@ class Worker:
 
 
 class _Child:
-    """A forked process with its end of a pipe; it ends with the object, or with the interpreter."""
+    """A forked process and the pipe to it; it is killed when this object or the interpreter goes away."""
 
     alive: ClassVar[weakref.WeakSet[_Child]] = weakref.WeakSet()
 
     def __init__(self, serve: Callable[[Connection], None]) -> None:
         self.connection, theirs = Pipe()
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(AttributeError, OSError, ValueError):  # none, broken, closed
+            with contextlib.suppress(AttributeError, OSError, ValueError):  # no stream, broken, closed
                 stream.flush()  # or the child would write the buffered text again
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of threads: the child uses none of them
+            warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads; the child uses none
             pid = os.fork()
         if pid == 0:
             try:
@@ -113,8 +113,8 @@ class _Child:
             except BaseException:
                 traceback.print_exc()
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(os.getpid(), signal.SIGKILL)  # with all that it started, if the owner is gone
+                with contextlib.suppress(ProcessLookupError):  # the child and the processes it started
+                    os.killpg(os.getpid(), signal.SIGKILL)
                 os._exit(0)
         theirs.close()
         self.end = weakref.finalize(self, _end, pid, self.connection, os.getpid())
@@ -122,7 +122,10 @@ class _Child:
 
 
 def _become_child(inherited: list[Connection]) -> None:
-    """Leave the parent's group, signals, output and pipes: a pipe held open would hide its end."""
+    """Detach from the parent's process group, signal handlers, output and pipes.
+
+    A copy of another child's pipe would keep that pipe open, and its end would not be noticed.
+    """
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -144,5 +147,5 @@ def _end(pid: int, connection: Connection, owner: int) -> None:
 
 
 def end_after(seconds: float) -> None:
-    """Let the system end this process after so long, should nobody be left to do it; 0 disarms."""
+    """Let the system kill this process after ``seconds``, in case its owner is gone; 0 cancels this."""
     signal.setitimer(signal.ITIMER_REAL, seconds)

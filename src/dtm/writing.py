@@ -1,4 +1,4 @@
-"""Writes that succeed as a whole, or fail with a sentence that names the file."""
+"""Atomic writes to files; a failure raises an error that names the file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def writing(path: Path, partial: Path | None = None) -> Iterator[None]:
-    """Name ``path`` in the error of a failed write (full disk, quota, no permission); remove ``partial``."""
+    """Turn a failed write (full disk, quota) into an error that names ``path``; remove ``partial``."""
     try:
         yield
     except (OSError, SafetensorError) as problem:
@@ -33,7 +33,7 @@ def writing(path: Path, partial: Path | None = None) -> Iterator[None]:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or folder as far as possible."""
+    """Delete a file or folder; ignore what cannot be deleted."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -42,7 +42,7 @@ def remove(path: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Flush a file, or the entries of a folder, to the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -66,7 +66,7 @@ def copy_file(source: Path, path: Path) -> None:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Draw a figure as PNG."""
+    """Save a figure as PNG."""
     with writing(path, path):
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)

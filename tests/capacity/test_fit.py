@@ -103,7 +103,7 @@ def test_what_is_no_size_is_refused(text, capsys, write_hub):
 
 def test_the_context_is_left_free(write_hub, capsys):
     assert main(["fit", str(write_hub("llada")), "--memory", f"{CONTEXT // 2**20}MiB"]) == 2
-    assert "it does not fit" in capsys.readouterr().err
+    assert "the model does not fit" in capsys.readouterr().err
 
 
 def test_a_number_below_one_is_refused_by_name(write_hub, capsys):

@@ -104,7 +104,7 @@ def test_a_continued_run_keeps_its_threads_unless_told(machine, tmp_path, capsys
     write_json(tmp_path / "environment.json", {"threads": 6})
     set_threads(None, RunFolder(tmp_path))
     assert torch.get_num_threads() == 6
-    assert "as the run was started with" in capsys.readouterr().out
+    assert "as at the start of the run" in capsys.readouterr().out
     set_threads(2, RunFolder(tmp_path))
     assert torch.get_num_threads() == 2
 

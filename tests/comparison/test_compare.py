@@ -130,7 +130,7 @@ def test_a_run_that_fell_back_to_exact_rollouts_is_named(entries, tmp_path):
     summary = other.summary | {"exact_because": "too few tokens agree"}
     (other.path / "summary.json").write_text(json.dumps(summary))
     (note,) = gather([entries["c-dtm", 0], other]).notes
-    assert note == f"{other.path} went on with exact rollouts: too few tokens agree"
+    assert note == f"{other.path} changed to exact rollouts: too few tokens agree"
 
 
 def test_seeds_that_differ_in_more_than_their_prompts_are_refused(entries, tmp_path):
@@ -262,13 +262,13 @@ def test_another_commit_or_machine_is_a_note_unless_the_budget_is_time(entries, 
 
 def test_seeds_settings_and_doubles_are_looked_at(entries, budgeted, finished, tmp_path):
     runs = entries
-    with pytest.raises(ConfigError, match=r"c-dtm was run with the seeds \[0, 1\], spg with \[0\]"):
+    with pytest.raises(ConfigError, match=r"c-dtm has runs with the seeds \[0, 1\], spg with \[0\]"):
         gather([runs["c-dtm", 0], runs["c-dtm", 1], runs["spg", 0]])
     with pytest.raises(ConfigError, match="second run of spg with seed 0"):
         gather([runs["c-dtm", 0], runs["spg", 0], copied(runs["spg", 0], tmp_path / "spg-again")])
     with pytest.raises(ConfigError, match="had no budget"):
         gather([finished])
-    with pytest.raises(ConfigError, match="nothing to compare"):
+    with pytest.raises(ConfigError, match="no runs to compare"):
         gather([])
     other = copied(runs["spg", 1], tmp_path / "spg-1")
     config = other.folder.config
@@ -281,7 +281,7 @@ def test_seeds_settings_and_doubles_are_looked_at(entries, budgeted, finished, t
         gather([unfinished])
     bare = copied(runs["spg", 0], tmp_path / "bare")
     bare.folder.fingerprint.unlink()
-    with pytest.raises(CheckpointError, match="before runs could be compared"):
+    with pytest.raises(CheckpointError, match="which a comparison needs"):
         gather([bare])
 
 
@@ -329,9 +329,9 @@ def test_methods_are_compared_and_a_finished_comparison_runs_nothing(tiny, tmp_p
         ([], "needs a recipe's name, or --runs"),
         (["maze-small"], "--budget is required: 5m"),
         (["maze-smal", "--budget", "5m"], "Did you mean 'maze-small'"),
-        (["maze-small", "--budget", "5m", "--seed", "3"], "--seeds N takes the seeds"),
-        (["maze-small", "--budget", "5m", "--method", "spg"], "--methods names all"),
-        (["maze-small", "--budget", "5m", "--method.name=spg"], "--methods names all"),
+        (["maze-small", "--budget", "5m", "--seed", "3"], "use --seeds N, for the seeds"),
+        (["maze-small", "--budget", "5m", "--method", "spg"], "name all methods with --methods"),
+        (["maze-small", "--budget", "5m", "--method.name=spg"], "name all methods with --methods"),
         (["maze-small", "--budget", "5m", "--evaluation.split", "test"], "on test prompts once, at the end"),
         (["maze-small", "--budget", "5m", "--seeds", "0"], "--seeds must be at least 1"),
         (["maze-small", "--budget", "5m", "--jobs", "0"], "jobs must be at least 1"),
@@ -340,21 +340,21 @@ def test_methods_are_compared_and_a_finished_comparison_runs_nothing(tiny, tmp_p
             ["maze-small", "--budget", "5m", "--settings", "nowhere.yaml"],
             "no configuration file at nowhere.yaml",
         ),
-        (["maze-small", "--runs", "here"], "maze-small: --runs compares finished runs"),
-        (["--runs", "here", "--set", "spg.draws=4"], "--set starts runs"),
+        (["maze-small", "--runs", "here"], "--runs compares finished runs: leave out maze-small"),
+        (["--runs", "here", "--set", "spg.draws=4"], "--set is for starting runs"),
         (["--runs", "here"], "no run in here"),
         (["maze-small", "--budget", "5m", "--also", "smc16"], "write best-of-N or smc-N"),
-        (["maze-small", "--budget", "5m", "--also", ","], "--also names nothing"),
+        (["maze-small", "--budget", "5m", "--also", ","], "--also is empty"),
         (["maze-small", "--budget", "5m", "--also", "smc-4,smc-4"], "names a method twice"),
         (["maze-small", "--budget", "5m", "--also", "best-of-0"], "at least 1 completion"),
         (["maze-small", "--budget", "5m", "--also", "smc-4", "--methods", "spg"], "give a with --tilt A"),
         (["maze-small", "--budget", "5m", "--also", "smc-4", "--tilt", "-1"], "must be a number that is not"),
-        (["maze-small", "--budget", "5m", "--tilt", "1"], "--tilt is that of --also"),
+        (["maze-small", "--budget", "5m", "--tilt", "1"], "--tilt needs --also"),
         (
             ["maze-small", "--budget", "5m", "--also", "best-of-4", "--decoding.temperature", "0"],
             "set --decoding.temperature 1",
         ),
-        (["--runs", "here", "--tilt.step", "1"], "can change nothing"),
+        (["--runs", "here", "--tilt.step", "1"], "as they are: leave out --tilt.step"),
     ],
 )
 def test_mistakes_are_answered_before_anything_runs(arguments, said, tmp_path, monkeypatch, capsys):

@@ -27,7 +27,12 @@ def test_methods_are_named_with_commas():
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("spgg", "Did you mean 'spg'"), ("spg,spg", "twice"), ("", "names none"), (",", "names none")],
+    [
+        ("spgg", "Did you mean 'spg'"),
+        ("spg,spg", "twice"),
+        ("", "--methods is empty"),
+        (",", "--methods is empty"),
+    ],
 )
 def test_a_wrong_name_is_answered(text, said):
     with pytest.raises(ConfigError, match=said):
@@ -70,10 +75,10 @@ def test_a_file_says_the_same(tmp_path):
         ("spg.draws=many", "must be a whole number"),
         ("spg.draws=0", "method.draws must be at least 1"),
         ("wd1.psi=2", "wd1 has settings, but is not compared"),
-        ("spg.decoding.temperature=0.5", "give it to all with --decoding.temperature"),
-        ("spg.replay.completions=4", "give it to all with --replay.completions"),
-        ("spg.evaluation.patience=3", "give it to all with --evaluation.patience"),
-        ("spg.budget=5m", "give it to all with --budget"),
+        ("spg.decoding.temperature=0.5", "set it with --decoding.temperature"),
+        ("spg.replay.completions=4", "set it with --replay.completions"),
+        ("spg.evaluation.patience=3", "set it with --evaluation.patience"),
+        ("spg.budget=5m", "set it with --budget"),
     ],
 )
 def test_a_wrong_setting_is_refused_in_words(text, said):

@@ -153,7 +153,7 @@ def test_flags_and_varied_values_that_do_not_fit_are_refused(capsys):
         ("tilt.step=1,3", ["--tilt.step", "2"], "tilt.step: given by a flag and varied"),
         ("method.guard=true,false", ["--method.no-guard"], "method.guard: given by a flag"),
         ("reward.function=a:f,b:f", ["--reward", "c:f"], "reward.function: given by a flag"),
-        ("model.width=32,64", [], "--model.width: a base has a shape of its own"),
+        ("model.width=32,64", [], "--model.width: the base model has a fixed shape"),
     ],
 )
 def test_what_would_make_cells_alike_is_refused(varied, flags, said, capsys):

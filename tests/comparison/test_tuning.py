@@ -81,7 +81,7 @@ def test_the_highest_validation_reward_is_picked_and_all_trials_are_kept(monkeyp
     assert [t.reward for t in records][:4] == [0.1, 0.5, None, 0.5]
     assert records[1].changed == {"method.draws": 4}
     (note,) = tuning_notes(records)
-    assert note.startswith(f"wd1 took the learning rate {START.optimizer.lr / 3:.3g}, the edge")
+    assert note.startswith(f"wd1: the best learning rate, {START.optimizer.lr / 3:.3g}, is the edge")
 
 
 def lines(said):
@@ -121,7 +121,7 @@ def test_extensions_end_and_the_table_says_what_is_still_at_the_edge(monkeypatch
     assert picked["wd1"].optimizer.lr == pytest.approx(81 * START.optimizer.lr, rel=0.01)
     extended, still = tuning_notes(records)
     assert extended.endswith("9 trials of each method")
-    assert still.endswith("the edge of its grid")
+    assert still.endswith("is the edge of its grid")
 
 
 def test_a_knob_with_three_values_is_followed_too():

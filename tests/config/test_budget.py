@@ -272,7 +272,7 @@ def test_plan_and_display_know_the_budget(name, tiny, make_trainer, capsys):
     config = with_method(tiny, name)
     assembly = assemble(config)
     plan = training_plan(assembly)
-    assert plan["time"] == f"until {BUDGET} are spent on rollouts and updates; evaluations come on top"
+    assert plan["time"] == f"until {BUDGET} are spent on rollouts and updates; evaluations are not counted"
     assert plan["phases" if name == "c-dtm" else "iterations"].startswith("as many as a budget of")
     with Display(config, assembly.loop) as display:
         make_trainer(config, callbacks=[display]).run()

@@ -115,7 +115,7 @@ def test_released_recipes_differ_in_what_the_released_configurations_say():
     [
         ("tilt:\n  stepp: 1.0", "run.yaml: tilt: no field 'stepp'. Did you mean 'step'?"),
         ("tlit: {}", "run.yaml: no field 'tlit'. Did you mean 'tilt'?"),
-        ("tilt: 3", "run.yaml: tilt is a section with fields of its own, got 3"),
+        ("tilt: 3", "run.yaml: tilt is a section: set its fields, got 3"),
         ("tilt:\n  step: fast", "tilt: step must be a number or 'auto', got 'fast'"),
         ("tilt:\n  max_steps: 2.5", "tilt: max_steps must be a whole number, got 2.5"),
         ("evaluation:\n  patience: soon", "patience must be a whole number or null, got 'soon'"),

@@ -131,4 +131,4 @@ def test_commands_that_start_runs_refuse_torchrun(monkeypatch, capsys):
     assert dtm.cli.main(["sweep", "maze-small"]) == 2
     assert "--processes N" in capsys.readouterr().err
     assert dtm.cli.main(["train", "maze-small", "--processes", "2"]) == 2
-    assert "leave it out" in capsys.readouterr().err
+    assert "leave out" in capsys.readouterr().err

@@ -74,7 +74,7 @@ def test_rows_of_other_tasks_and_without_gold_are_left_out_of_the_count(grade):
     assert [row["correct"] for row in graded] == [None, True]
     assert "1 of 1 (100.0%) correct" in text
     assert "rows without a gold answer (ground_truth null), not counted: 1" in text
-    assert "rows of other tasks, left out: 1" in text
+    assert "rows of other tasks, not counted: 1" in text
 
 
 def test_a_bad_row_is_named_with_its_line_and_the_others_are_graded(grade):
@@ -118,7 +118,7 @@ def test_what_comes_back_is_json_whatever_was_generated(grade, generation):
         (["countdwn", "rows.jsonl"], "no task 'countdwn'. Did you mean 'countdown'?"),
         (["countdown", "rows.jsonl", "--rules", "spgg"], "no rules 'spgg'. Did you mean 'spg'?"),
         (["countdown", "nowhere.jsonl"], "no file nowhere.jsonl"),
-        (["countdown", "broken.jsonl.gz"], "broken.jsonl.gz is not a whole gzip file"),
+        (["countdown", "broken.jsonl.gz"], "broken.jsonl.gz is a damaged gzip file"),
         (["gsm8k", "empty.jsonl"], "empty.jsonl holds no rows of gsm8k"),
     ],
 )

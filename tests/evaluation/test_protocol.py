@@ -248,7 +248,7 @@ def test_what_is_no_model_or_has_no_tokenizer_is_refused(write_hub, finished, da
 
 def test_a_model_without_a_task_is_told_from_a_run(talking, capsys):
     assert run("eval", talking) == 2
-    assert "is a model and not a run: say what it is to solve with --task" in capsys.readouterr().err
+    assert "is a model and not a run: name the task with --task TASK" in capsys.readouterr().err
 
 
 def test_what_is_missing_is_said_before_a_model_is_loaded(talking, data, tmp_path, monkeypatch, capsys):

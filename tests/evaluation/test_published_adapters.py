@@ -91,7 +91,7 @@ def test_eval_measures_a_base_with_an_adapter_over_it(base_of, tmp_path, capsys)
 def test_an_adapter_for_another_model_of_the_same_shape_is_warned_of(base_of, tmp_path):
     base = base_of("llada")
     adapter = write_adapter(tmp_path / "adapter", base, LLADA, base_model_name_or_path="GSAI-ML/LLaDA-1.5")
-    with pytest.warns(dtm.errors.DtmWarning, match=r"was made for GSAI-ML/LLaDA-1\.5, and is put over"):
+    with pytest.warns(dtm.errors.DtmWarning, match=r"was made for GSAI-ML/LLaDA-1\.5, and is used with"):
         source = Source.find(str(base)).with_adapter(str(adapter))
     assert Subject.load(source, "cpu").model.logits(torch.full((1, 4), 7)).isfinite().all()
 

@@ -389,7 +389,7 @@ def test_the_settings_are_printed_before_anything_is_loaded(tmp_path, monkeypatc
     (tmp_path / "a.yaml").write_text("corpus: {sudoku: 0.0}\nseed: 7\n")
     assert run("adapt", "smollm2", "--dry-run", "--config", "a.yaml", "--block=16") == 0
     text = capsys.readouterr().out
-    for part in ("GSM8K is left out", "source: smollm2", "seed: 7", "block: 16", "% general"):
+    for part in ("corpus: without GSM8K", "source: smollm2", "seed: 7", "block: 16", "% general"):
         assert part in text
     assert "sudoku," not in text
     assert list(tmp_path.iterdir()) == [tmp_path / "a.yaml"]

@@ -253,7 +253,7 @@ def test_a_budget_is_measured_in_tenths_and_at_its_end(spent, expected):
         ({}, measured(0.1, 0.2, 0.2, 0.1), 0.0, "held-out reward has not risen for 2 evaluations"),
         ({}, measured(0.1, 0.2, 0.2), 0.0, None),
         ({}, measured(0.1, tilt=10.0), 0.0, "reached the final tilt A = 10"),
-        (ITERATING, measured(tilt=10.0, phase=9), 0.0, "went through 9 iterations"),
+        (ITERATING, measured(tilt=10.0, phase=9), 0.0, "finished 9 iterations"),
         ({"budget": "5m"}, measured(0.1, tilt=10.0), 0.9, None),
         ({"budget": "5m"}, measured(0.1, 0.1, 0.1), 1.0, "spent its budget of 5m"),
     ],

@@ -49,8 +49,18 @@ def test_a_tally_is_the_mean_and_its_standard_error_however_it_is_cut():
         ([0.5, 0.7], [0.0, 0.0], {"agreement": 0.65}, None),  # 0.6 ± 0.1 may well be more
         ([1.0, 0.9], [0.0, 0.0], {"agreement": 1.0}, "only 95.0% of the tokens"),  # of 1, one is proof
         ([0.5, 0.7], [9.0, 9.0], {"agreement": 0.5}, None),  # no limit on the reward
-        ([1.0, 1.0], [0.2, 0.2], {"shift": 0.1}, r"the mean reward is +0.2 ± 0 off"),
-        ([1.0, 1.0], [-0.2, -0.2], {"shift": 0.1}, r"the mean reward is -0.2"),
+        (
+            [1.0, 1.0],
+            [0.2, 0.2],
+            {"shift": 0.1},
+            r"differs from that of exact decoding by +0.2 ± 0",
+        ),
+        (
+            [1.0, 1.0],
+            [-0.2, -0.2],
+            {"shift": 0.1},
+            r"differs from that of exact decoding by -0.2",
+        ),
         ([1.0, 1.0], [0.0, 0.4], {"shift": 0.1}, None),  # 0.2 ± 0.2 says nothing yet
         ([1.0], [5.0], {"shift": 0.1}, None),  # nor does a single row
     ],
@@ -157,7 +167,7 @@ def test_past_the_limit_the_run_goes_on_without_shortcuts_and_says_so(cached, ma
     rows = read_events(tmp_path / "metrics.jsonl", "audit")
     assert len(rows) == 1  # nothing is left to compare
     assert "more than audit.shift 0.1" in rows[0]["falls_back"]
-    assert "exact decoding from here on: the mean reward is" in console.file.getvalue()
+    assert "exact decoding from here on: the mean reward differs" in console.file.getvalue()
     assert trainer.progress.exact_because == rows[0]["falls_back"]
     exact = replace(limited, decoding=replace(limited.decoding, cache="none"))
     calls.clear()

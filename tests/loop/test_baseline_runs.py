@@ -76,7 +76,7 @@ def run(make_trainer, config, folder, point=None, resume=False):
 def test_a_run_stopped_and_resumed_is_the_run_that_was_not(name, iterating, make_trainer, tmp_path):
     config = iterating(name)
     whole, _ = run(make_trainer, config, tmp_path / "whole")
-    assert whole.progress.finished == "went through 2 iterations"
+    assert whole.progress.finished == "finished 2 iterations"
     assert whole.progress.step == 4
     # Between the updates of an iteration each method has a state of its own; rollouts are common to all.
     for point in (2, 5, 9) if name == "spg" else (5,):

@@ -186,7 +186,7 @@ def test_own_rows_that_are_too_long_are_left_out_and_counted(tmp_path):
         drawn(corpus, "own", 1)
     with path.open("a") as file:
         file.write('{"prompt": "a", "completion": "b"}\n')
-    with pytest.warns(DtmWarning, match="1 of 2 rows are longer than 1376 tokens: left out"):
+    with pytest.warns(DtmWarning, match="1 of 2 rows are longer than 1376 tokens: dropped"):
         assert drawn(corpus, "own", 2) == [Example.of("a", "b")] * 2
 
 

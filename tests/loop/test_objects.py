@@ -91,7 +91,7 @@ def test_one_assembly_trains_twice_alike(tiny, tmp_path):
     assert torch.equal(weights(assembly.base), before)
     second = dtm.train(assembly, out=tmp_path / "second")
     assert torch.equal(weights(first.model), weights(second.model))
-    with pytest.raises(ConfigError, match="not beside an Assembly"):
+    with pytest.raises(ConfigError, match="an Assembly is complete"):
         dtm.train(assembly, method=Plain(), out=tmp_path / "third")
 
 

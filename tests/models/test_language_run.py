@@ -210,7 +210,7 @@ def test_own_rows_and_an_own_reward(config, llada, tmp_path):
         ('{"question": "a"}\n', 'line 1: must be an object with a "prompt"'),
         ('{"prompt": 5}\n', 'line 1: "prompt" must be text'),
         ('{"prompt": "a", "x": 1}\n{"prompt": "b"}\n', "line 2: has the columns none, the first row has x"),
-        ('{"prompt": "a", "completions": 1}\n', "line 1: a reward is given completions already"),
+        ('{"prompt": "a", "completions": 1}\n', "line 1: a reward already has the argument completions"),
         ('{"prompt": "a"}\n', "holds 1 rows"),
         ('{"prompt": "café"}\n', "line 1: not UTF-8 text"),
     ],

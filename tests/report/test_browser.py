@@ -106,7 +106,7 @@ def test_samples_are_filtered_and_sorted(browser, tmp_path):
     assert browser.run(shown) == [2 + k / 10 for k in range(11)]
     fill(browser, "filter-text", "ANSWER 25")
     assert browser.run(shown) == [2.5]
-    assert browser.run("document.getElementById('sample-count').textContent") == "1 of 120 samples fit"
+    assert browser.run("document.getElementById('sample-count').textContent") == "1 of 120 samples match"
 
 
 def test_a_hostile_completion_does_nothing(browser, tmp_path):

@@ -75,11 +75,11 @@ def test_a_model_answers_a_prompt_and_the_seed_decides(write_talking, capsys):
         ),
         (
             ["--prompt", "a", "--length", "64", "--steps", "30"],
-            "--steps 30 does not share out 64 tokens evenly",
+            "--steps 30: each step must reveal the same number of tokens",
         ),
         (["--prompt", "a", "--prompts", "3"], "--prompts is for runs, without --prompt"),
         (["--length", "64"], "--length needs --prompt"),
-        ([], "is a model and not a run: say what it is asked with --prompt"),
+        ([], "is a model and not a run: give the question with --prompt TEXT"),
         (["--prompt", "a"], "tokenizer.json is missing"),
     ],
 )

@@ -83,5 +83,5 @@ def test_runs_at_different_tilts_are_compared_where_both_have_been():
 
 def test_nothing_to_draw_is_said():
     for runs in ([], [[]], [ROWS, []], [[{"tilt": 0.0, "loss": 1.0}]]):
-        with pytest.raises(ConfigError, match="nothing to draw"):
+        with pytest.raises(ConfigError, match="no measures to plot"):
             annealing_figure(*runs)

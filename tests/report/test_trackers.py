@@ -133,7 +133,7 @@ def test_an_unknown_or_missing_tracker_is_told_before_the_run_starts(monkeypatch
         assert main([command[0], "maze-small", *command[1:], "--out", str(out), "--track", "wandb"]) == 2
         assert "pip install 'discrete-tilt-matching[wandb]'" in capsys.readouterr().err
     assert main(["compare", "--runs", "a", "b", "--track", "wandb"]) == 2
-    assert "--track starts runs, --runs compares finished ones" in capsys.readouterr().err
+    assert "--track is for starting runs; leave it out with --runs" in capsys.readouterr().err
     assert not out.exists()
 
 

@@ -86,9 +86,9 @@ def test_rows_that_cannot_be_stored_or_have_no_place_are_refused(config, tiny, t
         with_data(config, bad, tmp_path / "run")
     with pytest.raises(ConfigError, match=r"data: maze-small is a run of the task maze, .* llada-custom"):
         dtm.train(tiny, data=ROWS, out=tmp_path / "run")
-    with pytest.raises(ConfigError, match="data: give objects to assemble"):
+    with pytest.raises(ConfigError, match="data: an Assembly is complete; give the objects to assemble"):
         dtm.train(assemble(tiny), data=ROWS, out=tmp_path / "run")
-    with pytest.raises(ConfigError, match="data and task: a task has rows of its own"):
+    with pytest.raises(ConfigError, match="data and task: give one of the two; a task has its own rows"):
         dtm.train(config, data=ROWS, task=object(), out=tmp_path / "run")
     assert not list(tmp_path.glob("rows-*")), "nothing is written for a run that cannot start"
 

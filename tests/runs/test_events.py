@@ -60,7 +60,7 @@ def test_a_damaged_line_is_left_out_with_a_warning(damage, path):
     lines = path.read_bytes().split(b"\n")
     lines[1] = damage
     path.write_bytes(b"\n".join(lines))
-    with pytest.warns(DtmWarning, match=r"metrics.jsonl: 1 damaged lines are left out, the first is line 2"):
+    with pytest.warns(DtmWarning, match=r"metrics.jsonl: 1 damaged lines are skipped, the first is line 2"):
         rows = read_events(path, "step")
     assert [row["step"] for row in rows] == [1, 3]
 

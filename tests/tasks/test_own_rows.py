@@ -77,7 +77,7 @@ def test_csv_of_other_programs_is_read(tmp_path):
         ("prompt,\na,1\n", "line 1: column 2 of the header has no name"),
         ("prompt,x,x\na,1,2\n", 'line 1: the header has the column "x" twice'),
         ("prompt,x\n ,1\n", 'line 2, column "prompt": empty'),
-        ("prompt,completions\na,1\n", "line 2: a reward is given completions already"),
+        ("prompt,completions\na,1\n", "line 2: a reward already has the argument completions"),
         ("prompt,x\na,1\n\nb\n", "line 4: has 1 fields, and the header has 2 columns (prompt, x)"),
         ('prompt,x\n"a\nb",1\na,b,1\n', "line 4: has 3 fields"),
         ("prompt,x\na,1\n,2\n", 'line 3, column "prompt": empty'),

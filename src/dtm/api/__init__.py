@@ -1,6 +1,6 @@
-"""The calls that make up the public interface: train, pretrain, measure, and a Run to look at.
+"""The public functions: `train`, `pretrain`, `measure`, `steer`, and the class `Run` for a run's folder.
 
-The command line is a thin shell around these; whatever it does can be done from Python.
+The command line calls these functions; everything it does can be done from Python.
 """
 
 from dtm.api.measuring import measure, steer, tuning_cost

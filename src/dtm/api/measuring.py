@@ -1,4 +1,4 @@
-"""A model on the task of an assembly: evaluated, steered by its reward, and what tuning it cost."""
+"""Evaluate a model on a task, steer it by the task's reward, and measure what tuning it cost."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def steer(
 
 
 def tuning_cost(assembly: Assembly, tuned: Transformer, evaluation: EvaluationConfig) -> dict[str, float]:
-    """What tuning a language model cost: KL to its base, and both bounds on held-out instructions.
+    """Return the cost of tuning a language model: KL to its base, and both bounds on held-out instructions.
 
     In nats per sequence. The completions are drawn from the tuned model as in its rollouts.
     """

@@ -37,7 +37,7 @@ def pretrain(
         return Run(found)
     assert assembly is not None
     config = assembly.config
-    assembly.pretraining_masks()  # mistakes surface before there is a folder
+    assembly.pretraining_masks()  # report mistakes before a folder is made
     if found is not None:
         require_same_config(found, config)
     group = assembly.group
@@ -66,7 +66,7 @@ def pretrain(
 def _write_base(
     folder: RunFolder, config: RunConfig, model: Transformer, measures: Mapping[str, float | None]
 ) -> None:
-    """Write a pretrained model, its task and its measures; the last file makes the run a finished one."""
+    """Write a pretrained model, its task and its measures; the last file marks the run as finished."""
     save_model(model, folder.model)
     write_json(folder.model / "task.json", asdict(config.task))
     write_json(folder.summary, measures)

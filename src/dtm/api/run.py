@@ -1,4 +1,4 @@
-"""A run on disk, finished or not: its configuration, its model, and what it can be asked."""
+"""`Run`: read a run's configuration, model and events from its folder; evaluate, sample and steer it."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ WEIGHTS = "model.safetensors"
 
 @dataclass(frozen=True)
 class Run:
-    """A run on disk, finished or not."""
+    """A run's folder, finished or not: its configuration, model and events."""
 
     folder: RunFolder
     given: Denoiser | None = None
-    """The base, for a run whose model was given as an object."""
+    """The base model, if the run was started with a model given as an object."""
     reward: Reward | None = None
-    """The reward, for a run whose function cannot be found again by its name."""
+    """The reward, if the run's function cannot be imported by its name."""
 
     def __post_init__(self) -> None:
         require(
@@ -53,7 +53,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path, model: Denoiser | None = None, reward: Reward | None = None) -> Run:
-        """The run in a folder; ``model`` and ``reward`` are those that `train` was given as objects."""
+        """Open the run in a folder; ``model`` and ``reward`` are the objects that were given to `train`."""
         return cls(RunFolder.find(Path(path)), model, reward)
 
     @property
@@ -63,7 +63,7 @@ class Run:
 
     @property
     def config(self) -> RunConfig:
-        """The configuration it was started with, or continued with since."""
+        """The configuration of the run's start, or of its latest continuation."""
         return self.folder.read_config()
 
     @property
@@ -73,7 +73,7 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Base, tuned and best possible; there once the run has finished."""
+        """Measures of base and tuned model, and the best possible ones; a finished run has them."""
         return read_object(self.folder.finished(self.folder.summary))
 
     @cached_property
@@ -96,7 +96,7 @@ class Run:
         return tuned
 
     def checked_model(self) -> Denoiser:
-        """The model; refused if it is not of the configuration's task, as after an edit of config.yaml."""
+        """The model; an error if config.yaml was edited and names another task than the model's."""
         return check_base(self.model, str(self.folder.model), self.config, self.assembly.task)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
@@ -108,7 +108,7 @@ class Run:
         return measure(self.assembly, self.checked_model(), config)
 
     def sample(self, prompts: int = 2, completions: int = 1, base: bool = False, seed: int = 0) -> list[str]:
-        """Completions of held-out prompts as text, each with the run's own reward."""
+        """Return completions of held-out prompts as text, each with the run's own reward."""
         EvaluationConfig(prompts=prompts, completions=completions)  # refuses numbers below one
         assembly = self.assembly
         task, device = assembly.task, assembly.placement.device
@@ -131,19 +131,19 @@ class Run:
         temperature: float | None = None,
         seed: int = 0,
     ) -> Answers:
-        """Completions of held-out prompts, steered by the run's own reward with `BestOf` or `SMC`.
+        """Return completions of held-out prompts, steered by the run's own reward with `BestOf` or `SMC`.
 
         The same prompts as those of `sample`; each is answered ``completions`` times, independently.
 
         Args:
-            method: the steering.
-            prompts: test prompts.
-            completions: answers of each.
+            method: `BestOf` or `SMC`.
+            prompts: number of test prompts.
+            completions: answers per prompt.
             base: steer the base instead of the tuned model.
-            correct: SMC alone: draw from the base's tilted law, with the tuned model as the proposal; in
+            correct: only for SMC: draw from the base's tilted law, with the tuned model as the proposal; in
                 uniform order, at temperature 1 and without shortcuts.
             temperature: of the decoder; None: the run's own.
-            seed: which prompts and which noise.
+            seed: seed of the choice of prompts and of the draws.
         """
         EvaluationConfig(prompts=prompts, completions=completions)  # refuses numbers below one
         require(not (base and correct), "correct needs the tuned model as its proposal: leave out base")

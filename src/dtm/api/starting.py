@@ -1,4 +1,4 @@
-"""How a run starts or goes on: its parts, its folder, and the command that continues it."""
+"""Start or continue a run: resolve its parts and its folder, and write the command that continues it."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def start_run(
     data: Source | None = None,
     **given: Any,
 ) -> tuple[Assembly | None, RunFolder | None]:
-    """The parts of the run to start (None: it has finished) and, for a resume, the folder to continue."""
+    """Return the parts of the run to start (None: it has finished) and, for a resume, its folder."""
     if isinstance(config, Assembly):
         extra = [name for name, part in {**given, "data": data}.items() if part is not None]
-        require(not extra, f"{', '.join(extra)}: give objects to assemble(…), not beside an Assembly")
+        require(not extra, f"{', '.join(extra)}: an Assembly is complete; give the objects to assemble(…)")
         found = find_run(config.config.recipe, kind, out, resume)
         if found is not None and found.is_finished:
             require_same_config(found, config.run_config)
         return config, found
     config, found = _resolve(config, kind, out, resume, given.get("reward"))
     if data is not None:
-        require(given.get("task") is None, "data and task: a task has rows of its own. Give one of the two")
+        require(given.get("task") is None, "data and task: give one of the two; a task has its own rows")
         config = with_data(config, data, out if found is None else found.path)
     if found is None or not found.is_finished:
         return assemble(config, **given), found
-    if given.get("method") is None and given.get("task") is None:  # objects bring settings of their own
+    if given.get("method") is None and given.get("task") is None:  # objects have their own settings
         require_same_config(found, config)
     return None, found
 
@@ -55,7 +55,7 @@ def start_run(
 def _resolve(
     config: RunConfig | str, kind: str, out: str | Path | None, resume: Resume, reward: Reward | None = None
 ) -> tuple[RunConfig, RunFolder | None]:
-    """The configuration to run and, for a resume, the folder to continue.
+    """Return the configuration to run and, for a resume, the run's folder.
 
     A recipe's name continues a run as it was started; a whole configuration must be the same as the run's.
     """
@@ -71,15 +71,15 @@ def _resolve(
         return saved, folder
     if reward is not None:  # the function may have been fixed since
         config = replace(config, reward=replace(config.reward, function=saved.reward.function))
-    if config.model.base in (None, *SOURCES):  # the run has written down which one it found
+    if config.model.base in (None, *SOURCES):  # the run has recorded which one it found
         config = replace(config, model=replace(config.model, base=saved.model.base))
     return config, folder
 
 
 def require_same_inputs(folder: RunFolder, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Refuse to continue with other data or another base; else the fingerprint with today's settings.
+    """Check that data and base have not changed; return the fingerprint with the current settings.
 
-    The reward may have been fixed since.
+    Settings of the reward may differ: its function may have been fixed since.
     """
     if not folder.fingerprint.is_file():
         return dict(identity)
@@ -112,7 +112,7 @@ def held_run(
 
 
 def command_to_continue(folder: RunFolder, config: RunConfig, kind: str, given: Mapping[str, Any]) -> str:
-    """The command, or the call with the objects that were given, that continues a run."""
+    """Return the command that continues a run, or the Python call if it was started with objects."""
     objects = ", ".join(f"{name}=…" for name, part in given.items() if part is not None)
     if objects:
         return f"dtm.{kind}({config.recipe!r}, {objects}, out={str(folder.path)!r}, resume=True)"

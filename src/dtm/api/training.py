@@ -1,4 +1,4 @@
-"""`dtm.train`: tune a base towards a reward, in a folder of its own."""
+"""`dtm.train`: tune a base model towards a reward, and save the run in a folder."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     track: str | None = None,
 ) -> Run:
-    """Tune a recipe's base model towards a reward; the result lies in a folder of its own.
+    """Tune a recipe's base model towards a reward, and save the run in a folder.
 
     Args:
         config: A recipe's name, a `RunConfig`, or an `Assembly` (`dtm.loop.assemble.assemble`).
@@ -60,7 +60,7 @@ def train(
             "hub:USER/NAME". A list is stored as JSON lines in the folder that the run's folder lies in.
         out: The run's folder; by default a new one under ``runs/``.
         resume: Continue the run in ``out`` (or the recipe's latest); a finished one is returned as it is.
-            ``"auto"``: if there is one (without ``out``, an unfinished one), else start.
+            ``"auto"``: continue if there is such a run (without ``out``: an unfinished one), else start.
         callbacks: Called with every `Event` of the run, in the first process if there are several.
         track: "tensorboard", "wandb" or "trackio": send the same numbers and samples there. "wandb:TITLE"
             names the run.
@@ -97,7 +97,7 @@ def train(
             )
             if has_checkpoint(folder.checkpoints):
                 trainer.resume(folder.checkpoints)
-            group.by_first(lambda: _note_start(folder, config, identity))  # once no setting is refused
+            group.by_first(lambda: _note_start(folder, config, identity))  # only after every check has passed
             try:
                 progress = trainer.run()
                 group.together(interrupts.check)
@@ -114,7 +114,7 @@ def train(
 def _writers(
     folder: RunFolder, config: RunConfig, page: RunPage, track: str | None, stack: ExitStack
 ) -> list[Callback]:
-    """What keeps the events of a run: its files, the page that is made from them, and a tracker."""
+    """Return the writers of a run's events: its files, its page, and a tracker."""
     writers: list[Callback] = [JsonLines(folder.metrics), SampleFiles(folder.samples), page]
     if track is not None:
         tracker = Track(track, folder, config)
@@ -124,7 +124,7 @@ def _writers(
 
 
 def _note_start(folder: RunFolder, config: RunConfig, identity: Mapping[str, Any]) -> None:
-    """Write down what a run starts or continues with."""
+    """Record the configuration and inputs with which a run starts or continues."""
     note_changes(folder, config)
     write_json(folder.fingerprint, identity)
 
@@ -137,6 +137,6 @@ def _save(model: Denoiser, lora: LoRA | None, config: RunConfig, folder: RunFold
         save_model(model, folder.model)
     else:
         base = str(config.model.base)
-        if Path(base).is_dir():  # also a run's, whose model lies in a folder below
+        if Path(base).is_dir():  # it may be a run's folder, which has the model in a subfolder
             base = str(find_base(config))
         save_adapter(model, lora, folder.model, base)

@@ -1,4 +1,4 @@
-"""Count what the blocks of a model hold: tensors kept for the backward pass, and a pass of decoding.
+"""Estimate activation memory: tensors kept for the backward pass, and the states of a decoding pass.
 
 Letters: D width, F feed-forward width, H heads, K key-value heads, E head width, r rank of the adapters,
 L length of a row, T = rows · L tokens of a micro-batch, b bytes per number in the compute dtype; with experts
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def activations(model: TransformerConfig, run: TrainingShape) -> int:
-    """Bytes that autograd keeps of a micro-batch: T · b · numbers per token, and some whatever T is.
+    """Bytes that autograd keeps for a micro-batch: T · b · numbers per token, and some independent of T.
 
-    A recomputed block keeps its input, D per token; one of them at a time is whole. The second half of the
-    last block keeps scored positions only.
+    A recomputed block keeps its input, D per token, and all of its activations while it is recomputed, one
+    block at a time. The second half of the last block keeps scored positions only.
     """
     token = run.rows * run.length * run.compute_bytes * (1 + run.doubled)
     layers = [
@@ -87,7 +87,7 @@ def _feed_numbers(
 
 
 def _block_bytes(model: TransformerConfig, run: TrainingShape, number: int) -> int:
-    """Bytes of a block that are kept whatever the number of tokens.
+    """Bytes of a block that do not depend on the number of tokens.
 
     Copies of the adapters' factors: A, r · inputs, because those that read one input are joined; and B,
     r · outputs, where the compute dtype is not its float32. And the mask of block-causal attention, in the
@@ -107,7 +107,7 @@ def _block_bytes(model: TransformerConfig, run: TrainingShape, number: int) -> i
 
 
 def _is_masked(model: TransformerConfig, run: TrainingShape) -> bool:
-    """Whether attention has a mask: for padding, or for blocks of more than one token."""
+    """Return whether attention has a mask: for padding, or for blocks of more than one token."""
     return run.padded or run.doubled or (model.attention_block or 1) > 1
 
 
@@ -132,10 +132,10 @@ def pass_bytes(model: TransformerConfig, run: TrainingShape) -> int:
 
 
 def _widest_pass(model: TransformerConfig, run: TrainingShape) -> int:
-    """Positions of the widest pass of decoding: whole rows, unless there is the prefix cache.
+    """Number of positions of the widest pass of decoding: whole rows, unless there is the prefix cache.
 
-    With that the first pass is over the prompt and one block, once for the completions of a prompt (which
-    may be cut by the edge of a batch); that of a later block is over two blocks of every row.
+    With the prefix cache the first pass runs over the prompt and one block, once for all completions of a
+    prompt in the batch; the first pass of a later block runs over two blocks of every row.
     """
     block = model.attention_block
     if not run.cached or block is None or run.prompt is None:
@@ -146,7 +146,7 @@ def _widest_pass(model: TransformerConfig, run: TrainingShape) -> int:
 
 
 def stack_bytes(model: TransformerConfig, run: TrainingShape) -> int:
-    """The largest stack of experts, dequantised for a product where weights are in four bits."""
+    """Bytes of the largest stack of experts, which a product dequantises where weights are in four bits."""
     stacks = [
         linear.stacked * linear.inputs * linear.outputs for linear in model.linears() if linear.stacked > 1
     ]

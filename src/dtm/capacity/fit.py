@@ -1,4 +1,4 @@
-"""Find the largest settings that fit a given memory, by the estimate that `preflight` uses too."""
+"""Find the largest settings that fit a given memory, by the same estimate as `preflight`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dtm.errors import ConfigError
 from dtm.models.shape import TransformerConfig
 
 CONTEXT = 2**30
-"""Bytes of the GPU's context and kernel workspaces, which the estimate leaves out."""
+"""Bytes of the GPU's context and kernel workspaces, which the estimate does not include."""
 MAX_ROWS = 1024
-"""Upper limit of the search."""
+"""Upper limit of the search for a micro-batch, in rows."""
 MAX_MICRO_BATCH = 12
-"""Largest micro-batch that is advised; the published one."""
+"""Largest micro-batch that `advice` names: the published one."""
 MAX_DECODED = 128
-"""Largest decoding batch that is advised."""
+"""Largest decoding batch that `advice` names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Fit:
 
 
 def largest(fits: Callable[[int], bool], most: int = MAX_ROWS) -> int:
-    """The largest number up to ``most`` that fits, by bisection.
+    """Return the largest number up to ``most`` that fits, by bisection; 0 if not even 1 fits.
 
     >>> largest(lambda rows: 3 * rows <= 100), largest(lambda rows: False)
     (33, 0)
@@ -52,12 +52,12 @@ def largest(fits: Callable[[int], bool], most: int = MAX_ROWS) -> int:
 
 
 def fit(model: TransformerConfig, run: TrainingShape, block: int, limit: int) -> list[Fit]:
-    """Largest settings for ``limit`` bytes, over a base in bfloat16 and in NF4; ``run`` has the others."""
+    """Find the largest settings for ``limit`` bytes, with a base in bfloat16 and in NF4."""
     return [_fit(model, replace(run, nf4=nf4), block, limit) for nf4 in (False, True)]
 
 
 def fit_in_full(model: TransformerConfig, run: TrainingShape, block: int, limit: int, gpus: int) -> Fit:
-    """Largest settings for ``limit`` bytes on each of several GPUs; all weights are trained, sharded."""
+    """Find the largest settings for ``limit`` bytes on each of several GPUs; all weights trained, sharded."""
     return _fit(model, replace(run, lora=None, nf4=False, weight_bytes=4, shards=gpus), block, limit)
 
 
@@ -84,13 +84,13 @@ def _fit(model: TransformerConfig, run: TrainingShape, block: int, limit: int) -
 
 
 def advice(model: TransformerConfig, run: TrainingShape, found: list[Fit], limit: int) -> dict[str, str]:
-    """Flags for exact and for cached decoding: bfloat16 if it fits, and as few recomputed blocks as fit."""
+    """Return flags for exact and for cached decoding: bfloat16 if it fits, and few recomputed blocks."""
     usable = [one for one in found if one.rows_recomputed and one.batch_exact]
     if not usable:
         least = (min(one.smallest.total for one in found) + CONTEXT) / 2**30
         raise ConfigError(
-            "it does not fit: one row, in four bits and with all blocks recomputed, needs about "
-            f"{least:.1f} GiB. To need less: a lower --rank, fewer --targets, a shorter --completion; the "
+            "the model does not fit: one row, in four bits and with all blocks recomputed, needs about "
+            f"{least:.1f} GiB. To reduce it: a lower --rank, fewer --targets, a shorter --completion; the "
             f"weights are {min(one.smallest.weights for one in found) / 2**30:.1f} GiB of it."
         )
     best = usable[0]
@@ -109,7 +109,7 @@ def advice(model: TransformerConfig, run: TrainingShape, found: list[Fit], limit
 
 
 def fewest_recomputed(model: TransformerConfig, run: TrainingShape, limit: int) -> int:
-    """The smallest number of recomputed blocks that fits; all blocks if none fits. Decoding is left out."""
+    """Return the fewest recomputed blocks with which training fits; all blocks if none does."""
 
     def fits(blocks: int) -> bool:
         needed = estimate(model, replace(run, recompute=blocks))

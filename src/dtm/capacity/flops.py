@@ -11,7 +11,7 @@ from dtm.models.shape import TransformerConfig
 
 
 def adapter_flops(model: TransformerConfig, lora: LoRA, computed: int, scored: int | float) -> float:
-    """FLOPs that adapters add to a pass: two per weight and position, at the positions of their layers."""
+    """FLOPs that adapters add to a forward pass: two per weight and position."""
     linears = adapted_linears(model, lora)
     factors = [replace(linear, outputs=lora.rank) for linear in linears]  # A
     factors += [replace(linear, inputs=lora.rank) for linear in linears]  # B

@@ -1,7 +1,7 @@
-"""How long a run will take on this machine: timed on a few rows, or counted in operations.
+"""Estimate how long a run takes on this machine, by timing a few rows or by counting operations.
 
-Small models are timed. A model of billions of weights is not loaded for a forecast: its operations are
-counted, and the machine's rate is that of a matrix product.
+Small models are timed. A model of billions of weights is not loaded for an estimate: its operations are
+counted and divided by the rate of a large matrix product on this machine.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from dtm.tasks.base import Task
 
 ROWS = 16
 REACHED, REACHED_NF4 = 0.75, 0.6
-"""Shares of a large product's rate that large models reach on a GPU: 0.72 to 0.83 at 8B on an H200, and 0.61
-with four-bit weights."""
+"""Share of the rate of a large matrix product that large models reach on a GPU. Measured at 8B on an H200:
+0.72 to 0.83, and 0.61 with four-bit weights."""
 REACHED_CPU = 0.5
 COMPILATION = 220.0
-"""Seconds that torch.compile takes with an empty cache: a run at 8B on an H200 took 4.4 minutes where its
-passes were 42 seconds. One block is compiled for all, so the model's size matters little."""
+"""Seconds that torch.compile takes with an empty cache: a run at 8B on an H200 took 4.4 minutes, of which its
+passes were 42 seconds. All blocks share one compiled block, so the model's size matters little."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Times a model's passes on a few rows of a task."""
+    """Measure the seconds of a model's forward passes, updates and rollouts on a few rows of a task."""
 
     task: Task
     model: Denoiser
     placement: Placement
 
     def forward(self) -> float:
-        """Seconds per row of a forward pass."""
+        """Measure the seconds per row of a forward pass."""
         examples = self.task.examples("train", ROWS, self._noise())
         with torch.no_grad(), self.placement.autocast():
             self.model.hidden(examples.tokens[:1])  # warms up
             return measured_seconds(lambda: self.model.hidden(examples.tokens)) / ROWS
 
     def update(self, masking: Masking) -> float:
-        """Seconds per row of a forward and a backward pass."""
+        """Measure the seconds per row of a forward and a backward pass."""
         noise = self._noise()
         masks = masking if isinstance(masking, MaskCount | EveryBlock) else MaskCount()
         examples = aligned(self.task.examples("train", ROWS, noise), self.model.attention_block)
@@ -70,7 +70,7 @@ class Timing:
         return seconds
 
     def rollout(self, decoder: Decoder, batch: int) -> float:
-        """Seconds to decode one completion, on as many rows as a slow model decodes in seconds."""
+        """Measure the seconds per completion of decoding; a slow model decodes fewer rows."""
         rows = max(2, min(ROWS, batch, int(0.1 / self.forward())))
         prompts = self.task.prompts("train", rows, stream(0, "forecast")).to(self.placement.device)
         model, length = for_decoding(self.model, decoder.fp8), self.task.completion_length
@@ -89,9 +89,10 @@ def counted_seconds(
     work: tuple[int, int],
     prompt: int,
 ) -> float:
-    """Seconds of ``work`` (rollouts and rows of updates) at a share of the rate of a large matrix product.
+    """Estimate the seconds of ``work`` (rollouts and rows of updates) from its number of operations.
 
-    Early ends of completions, which `decoding.until_end` would use, cannot be foreseen.
+    The rate is a share of that of a large matrix product. Completions count at full length, also where
+    `decoding.until_end` would stop them early.
     """
     decoding, completion = config.decoding, run.length - prompt
     block = decoding.block or completion
@@ -117,7 +118,7 @@ def counted_seconds(
 
 
 def format_duration(seconds: float) -> str:
-    """A duration in a readable unit.
+    """Format a duration in a readable unit.
 
     >>> [format_duration(seconds) for seconds in (50.0, 600.0, 9000.0, 200_000.0)]
     ['50 seconds', '10 minutes', '2.5 hours', '2.3 days']
@@ -129,10 +130,10 @@ def format_duration(seconds: float) -> str:
 
 
 def _rate(placement: Placement) -> float:
-    """Operations per second of a large matrix product in the run's precision."""
+    """Measure the operations per second of a large matrix product in the run's precision."""
     device = placement.device
     size = 8192 if device.type == "cuda" else 1024
-    # Random numbers: equal ones draw less power, and a GPU would look faster than it will be.
+    # Random numbers: products of equal ones draw less power, so a GPU would run faster than in training.
     noise = stream(0, "forecast", device=device)
     matrix = torch.randn(size, size, generator=noise, device=device, dtype=placement.dtype)
     torch.mm(matrix, matrix)  # warms up
@@ -140,7 +141,7 @@ def _rate(placement: Placement) -> float:
 
 
 def measured_seconds(work: Callable[[], object]) -> float:
-    """The fastest of three calls, or of those that fit a second: other work here must not be counted."""
+    """Time three calls, or as many as fit a second; return the fastest, which other work disturbed least."""
     times: list[float] = []
     while len(times) < 3 and (not times or sum(times) < 1):
         _wait()

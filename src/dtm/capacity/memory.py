@@ -1,9 +1,9 @@
 """Estimate the memory of a run, part by part, before anything is allocated.
 
-Of a mixture of experts all weights are held, and a token passes through the active ones.
+A mixture of experts holds all its weights in memory; a token passes through the active ones.
 
-Letters: P parameters, K key-value heads, E head width, r rank of the adapters. `activations` counts what the
-blocks hold. Left out: workspaces of kernels, gradients inside one block, and fragmentation.
+Letters: P parameters, K key-value heads, E head width, r rank of the adapters. `activations` counts the
+tensors of the blocks. Not included: workspaces of kernels, gradients inside one block, and fragmentation.
 
 Training and decoding alternate, so a run needs its persistent parts (weights, adapters, optimiser, buffer)
 and the larger of the two.
@@ -19,13 +19,13 @@ from dtm.models.linears import Linear, merge_groups
 from dtm.models.shape import TransformerConfig
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
-"""Bytes per weight: four bits, 1/64 of a one-byte scale, and 1/(64 · 256) of a float32 scale of scales."""
+"""Bytes per weight in NF4: four bits, 1/64 of a one-byte scale, 1/(64 · 256) of a float32 scale of scales."""
 NF4_STACK_BYTES = 0.5 + 4 / 64
-"""Bytes per weight of experts, whose scales are float32."""
+"""Bytes per weight of experts in four bits, whose scales are float32."""
 _LOGIT_COPIES = 6
 """Float32 tensors: log π_θ, log π_a and π_a in the loss; π_θ, π_a and a product in its metrics."""
 _DRAW_COPIES = 4
-"""Tensors in decoding that is not compiled: logits in the model's precision and in float32, log π, noise."""
+"""Tensors in decoding without compilation, four bytes per number: two of logits, log π, noise."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +37,7 @@ class TrainingShape:
     length: int
     """Tokens per row: prompt and completion."""
     prompt: int | None = None
-    """Tokens of a prompt, for the first pass with the prefix cache; None: it is over whole rows."""
+    """Tokens of a prompt, for the first pass with the prefix cache; None: that pass runs over whole rows."""
     scored: int
     """Scored positions per row; with blocks of B tokens, (B + 1) / 2 on average and B at most."""
     rollouts: int
@@ -65,7 +65,7 @@ class TrainingShape:
     decoded: int = 0
     """Sequences decoded together."""
     together: int = 1
-    """Completions of each prompt among them, which share the first pass; in evaluation 1."""
+    """Completions per prompt among the decoded sequences, which share the first pass; 1 in evaluation."""
     candidates: int = 0
     """Positions whose logits decoding holds at once."""
     cached: bool = False
@@ -75,7 +75,7 @@ class TrainingShape:
     fp8: bool = False
     """Whether rollouts use a copy of π_a in eight bits."""
     shards: int = 1
-    """Processes that share out the weights, the copies and the optimiser's state; 1: each keeps all."""
+    """Processes over which weights, copies and optimiser state are sharded; 1: each process keeps all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """Peak: the persistent parts, and the larger of training and decoding."""
+        """Peak memory: the persistent parts, and the larger of training and decoding."""
         return self.persistent + max(self.activations + self.logits, self.rollouts)
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ class Memory:
 
 
 def estimate(model: TransformerConfig, run: TrainingShape) -> Memory:
-    """Estimate the memory of a run."""
+    """Estimate the bytes of each part of a run's memory."""
     further = 2 if run.ema else 1  # π_a, and the average
     if run.lora is None:
         trained = parameters(model)
@@ -138,10 +138,10 @@ def estimate(model: TransformerConfig, run: TrainingShape) -> Memory:
 
 
 def gathered(model: TransformerConfig, bytes_each: int) -> int:
-    """Sharded weights that a micro-batch holds whole.
+    """Bytes of sharded weights that a micro-batch gathers.
 
-    Embedding, head and last norm of student and π_a, and the gradient of the student's; and of the blocks the
-    one at work and the next, with the gradient of one.
+    Embedding, head and last norm of student and π_a, and the gradient of the student's; and two blocks, the
+    current and the next, with the gradient of one.
     """
     outer = (1 if model.tied else 2) * model.rows * model.width + model.width
     block = (parameters(model) - outer) // model.layers
@@ -149,7 +149,7 @@ def gathered(model: TransformerConfig, bytes_each: int) -> int:
 
 
 def linear_weights(model: TransformerConfig) -> int:
-    """Number of weights of all declared linear layers."""
+    """Number of weights of all linear layers in `TransformerConfig.linears`."""
     return sum(linear.weights for linear in model.linears())
 
 
@@ -167,7 +167,7 @@ def parameters(model: TransformerConfig) -> int:
 
 
 def active_parameters(model: TransformerConfig) -> int:
-    """Parameters that a token passes through: of the experts of a block only the chosen ones."""
+    """Number of parameters that a token passes through: of a block's experts only the chosen ones."""
     idle = sum(
         len(linear.indices[0]) * (linear.stacked - linear.active) * linear.inputs * linear.outputs
         for linear in model.linears()
@@ -200,7 +200,7 @@ def adapted_linears(model: TransformerConfig, lora: LoRA) -> tuple[Linear, ...]:
 
 
 def merged_bytes(model: TransformerConfig, lora: LoRA, bytes_each: int) -> int:
-    """Copies of the weights that adapters are merged into, and of those that become one matrix with them."""
+    """Bytes of the copies of weights for merged adapters, whole fused matrices included."""
     changed = set(adapted_linears(model, lora))
     groups = merge_groups(model.linears()).values()
     copied = [linear for group in groups if changed & set(group) for linear in group]
@@ -208,18 +208,18 @@ def merged_bytes(model: TransformerConfig, lora: LoRA, bytes_each: int) -> int:
 
 
 def fp8_bytes(model: TransformerConfig) -> int:
-    """Copies of the linear layers but routers and experts in eight bits, with a float32 scale per output."""
+    """Bytes of the eight-bit copies of linear layers (no routers or experts), with a scale per output."""
     plain = [linear for linear in model.linears() if linear.is_plain]
     return sum(linear.weights + 4 * linear.count * linear.outputs for linear in plain)
 
 
 def cache_bytes(model: TransformerConfig, rows: int, length: int, bytes_each: int) -> int:
-    """Keys and values: 2 · layers · K E per position."""
+    """Bytes of keys and values: 2 · layers · K E numbers per position."""
     return 2 * model.layers * model.kv_width * rows * length * bytes_each
 
 
 def rollouts(model: TransformerConfig, run: TrainingShape) -> int:
-    """Decoding, without the weights: the states of a block, logits, and keys and values of whole rows."""
+    """Bytes of decoding without the weights: states of a block, logits, keys and values of whole rows."""
     # Compiled, drawing reads logits in the model's precision and writes one token for each position.
     logit = run.compute_bytes if run.compiled else 4 * _DRAW_COPIES
     logits = logit * run.candidates * model.rows

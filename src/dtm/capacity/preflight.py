@@ -1,4 +1,4 @@
-"""Whether a run fits this machine, checked before gigabytes are loaded."""
+"""Check that a run fits this machine, before gigabytes are loaded."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dtm.models.fp8 import require_multiples, require_products
 from dtm.models.shape import TransformerConfig
 
 LARGE = 1_000_000_000
-"""A model of more weights is not started on a CPU unless the CPU is asked for."""
+"""Number of weights above which a model runs on a CPU only with --device cpu."""
 
 
 def check_device(parameters: int, device: torch.device, asked_for: bool) -> None:
-    """Refuse a large model on a CPU that nobody asked for."""
+    """Raise an error for a large model on a CPU, unless the CPU was chosen."""
     if device.type == "cpu" and not asked_for and parameters > LARGE:
         raise ConfigError(
             f"a model of {parameters / 1e9:.1f} billion weights needs a GPU, and torch sees none. "
@@ -28,7 +28,7 @@ def check_device(parameters: int, device: torch.device, asked_for: bool) -> None
 
 
 def check_memory(needed: Memory, device: torch.device) -> None:
-    """Refuse a run that needs more memory than is free."""
+    """Raise an error for a run that needs more memory than is free."""
     free = available(device)
     if needed.total > free:
         parts = ", ".join(
@@ -43,7 +43,7 @@ def check_memory(needed: Memory, device: torch.device) -> None:
 
 
 def check_fp8(shape: TransformerConfig, device: torch.device) -> None:
-    """Refuse decoding in eight bits where the device or the model's shape does not allow it."""
+    """Raise an error for decoding in eight bits if the device or the model's shape does not allow it."""
     require_products(device)
     for linear in filter(lambda linear: linear.is_plain, shape.linears()):
         require_multiples(linear.inputs, linear.outputs, linear.name)
@@ -56,7 +56,7 @@ def recomputed_blocks(
     device: torch.device,
     loaded: int = 0,
 ) -> int:
-    """Blocks under activation checkpointing; auto: as few as leave a tenth of the memory free.
+    """Number of blocks under activation checkpointing; auto: the fewest that leave a tenth of memory free.
 
     ``loaded`` bytes of the model are in memory already.
     """
@@ -68,7 +68,7 @@ def recomputed_blocks(
 
 
 def available(device: torch.device) -> int:
-    """Free bytes; on a GPU also those that torch has reserved and does not use."""
+    """Return the free bytes; on a GPU with those that torch has reserved and does not use."""
     if device.type == "cuda":
         held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + held
@@ -80,7 +80,7 @@ def available(device: torch.device) -> int:
 
 
 def format_bytes(size: int) -> str:
-    """Bytes in a readable unit.
+    """Format bytes in a readable unit.
 
     >>> format_bytes(3 * 2**19), format_bytes(25 * 2**30)
     ('1.5 MiB', '25.0 GiB')

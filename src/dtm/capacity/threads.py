@@ -1,8 +1,8 @@
-"""How many threads of the CPU a run takes: as many as there are cores that nobody uses.
+"""Choose the number of CPU threads of a run: as many as there are idle cores.
 
 Threads that wait for a core hold up all others at the end of each operation: two runs of two threads on two
 cores can be ten times slower than two runs of one. The kernel counts the idle time of each core
-(``/proc/stat``); elsewhere torch's own choice stays.
+(``/proc/stat``); on other systems torch's own choice is kept.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
 SHORTEST = 0.25
-"""Seconds that cores are watched at least."""
+"""Shortest time over which idle cores are counted, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """The time that our cores and this process have worked since the machine and the process started."""
+    """Counters of busy time: of the allowed cores since boot, and of this process since its start."""
 
     at: float
     busy: float
-    """Seconds of all cores that we may use; nan where the system does not count."""
+    """Busy seconds of all cores that this process may use; nan if the system does not count them."""
     own: float
-    """Seconds of this process."""
+    """CPU seconds of this process."""
 
     @classmethod
     def start(cls) -> Watch:
@@ -39,7 +39,7 @@ class Watch:
             return cls(time.perf_counter(), float("nan"), own)
 
     def free_cores(self) -> float:
-        """Cores that other processes have left idle since; nan where the system does not count."""
+        """Return how many cores other processes have left idle since `start`; nan if unknown."""
         time.sleep(max(0.0, SHORTEST - (time.perf_counter() - self.at)))
         now = Watch.start()
         others = (now.busy - self.busy) - (now.own - self.own)
@@ -64,7 +64,7 @@ def _busy(counted: list[str], allowed: set[int]) -> float:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
@@ -72,7 +72,7 @@ def cores() -> int:
 
 
 def quota(path: Path = Path("/sys/fs/cgroup/cpu.max")) -> float:
-    """Cores that the container may use at a time; inf without such a limit."""
+    """Return the CPU limit of the container, in cores; inf without a limit."""
     try:
         allowed, period = path.read_text(encoding="ascii").split()
         return float(allowed) / float(period)
@@ -81,7 +81,7 @@ def quota(path: Path = Path("/sys/fs/cgroup/cpu.max")) -> float:
 
 
 def choose(free: float, most: int) -> int:
-    """Threads for so many free cores: at least one, and at most as many as torch would take.
+    """Return the number of threads for ``free`` cores: at least one, at most torch's own choice.
 
     >>> [choose(free, most=8) for free in (0.2, 3.4, 7.9, 16.0, float("nan"))]
     [1, 3, 8, 8, 8]

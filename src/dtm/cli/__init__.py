@@ -1,7 +1,7 @@
-"""The command line: parse, call, print. Everything it does is a call of `dtm.api` and its neighbours.
+"""The command line `dtm`: parse the arguments, call the package, print the result.
 
 Heavy imports happen inside the commands, so that help answers at once. A command is a function from its
-arguments to an exit code; the first line of its docstring is what `dtm --help` says about it.
+arguments to an exit code; the first line of its docstring is its entry in `dtm --help`.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.formatwarning = _sentence
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="replace")  # a terminal without Greek letters is no reason to fail
+            stream.reconfigure(errors="replace")  # the terminal may have no Greek letters
     Interrupts.received = None
     end_with_parent()
     with ExitStack() as stack:
-        if not is_first_process():  # the first one prints for all
+        if not is_first_process():  # only the first process prints
             stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore", DtmWarning)
@@ -88,7 +88,7 @@ def _run(arguments: list[str]) -> int:
         if is_first_process() or not was_shared(problem):
             print(f"dtm: {problem}", file=sys.stderr, flush=True)
         return 2 if Interrupts.received is None else exit_code()
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         sys.stderr.close()
         return 0
     except OSError as problem:
@@ -128,13 +128,13 @@ def _dispatch(arguments: list[str]) -> int:
         raise ConfigError(f"no command {name!r}. {nearest(name, COMMANDS)}")
     require(
         launched() == 1 or name not in STARTS_RUNS,
-        f"dtm {name} starts runs of its own: leave torchrun out, and give each run N processes with "
-        "--processes N",
+        f"dtm {name} starts its runs itself: call it without torchrun, and give each run N processes "
+        "with --processes N",
     )
     if name in IN_PROCESSES:
         processes, rest = take_processes(rest)
         if processes is not None and not {"-h", "--help"} & set(rest):
-            require(launched() == 1, "--processes starts processes, and torchrun has done so: leave it out")
+            require(launched() == 1, "torchrun has started the processes: leave out --processes")
             if processes != 1:
                 return launch([name, *rest], processes, {ENDS_WITH_PARENT: "1"})
     return COMMANDS[name](rest)

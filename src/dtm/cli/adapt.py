@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ALIASES = {"--data": "--corpus.data", "--data-dir": "--corpus.data-dir"}
 """Shorter spellings of flags."""
 POSITIONAL = ("recipe", "source")
-"""Fields that the first argument decides."""
+"""Fields that the first argument sets."""
 
 
 def adapt(arguments: list[str]) -> int:
@@ -32,7 +32,7 @@ def adapt(arguments: list[str]) -> int:
 
     shares = corpus_shares(config.corpus)
     if "gsm8k" not in shares and config.corpus.gsm8k > 0:
-        print("corpus: GSM8K is left out; name the folder of its data set with --data-dir", flush=True)
+        print("corpus: without GSM8K; to include it, name its data folder with --data-dir", flush=True)
     if options.dry_run:
         print(to_yaml(config))
         print("corpus: " + ", ".join(f"{share:.0%} {name}" for name, share in shares.items()))
@@ -42,7 +42,7 @@ def adapt(arguments: list[str]) -> int:
 
 
 def parsed(arguments: list[str]) -> tuple[argparse.Namespace, AdaptConfig]:
-    """The options of the command, and the settings with file and flags applied in that order."""
+    """Return the options of the command, and the settings with file and flags applied in that order."""
     parser = make_parser(
         "adapt",
         "Turn an autoregressive chat model into a masked diffusion model that every other command loads.\n\n"

@@ -1,4 +1,4 @@
-"""Shared by the commands that ask a model something: their options, and an answer with its steps."""
+"""Options of the commands that prompt a model (chat, sample), and its answer with the decoding steps."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from dtm.tasks.language.tokenizer import Messages
 
 LENGTH, BLOCK = 128, 32
-"""Tokens of an answer, and of a block, by default."""
+"""Default length of an answer and of a block, in tokens."""
 
 
 def add_options(add: Callable[..., object]) -> None:
-    """Add the options of an answer with a parser's or a group's ``add_argument``; None: not given."""
+    """Add the options of decoding with ``add``, an ``add_argument``; an option that is not given is None."""
     add("--length", type=int, metavar="L", help=f"tokens of the answer (default: {LENGTH})")
-    add("--steps", type=int, metavar="N", help="steps to uncover them in (default: L / 2)")
+    add("--steps", type=int, metavar="N", help="decoding steps (default: L / 2)")
     add(
         "--block",
         type=int,
         metavar="B",
-        help=f"block size (default: {BLOCK}, or L where it is less; that of a block-causal model)",
+        help=f"tokens per block (default: {BLOCK}, at most L; a block-causal model has its own)",
     )
-    add("--temperature", type=float, metavar="T", help="of the token draws (default: 0)")
+    add("--temperature", type=float, metavar="T", help="sampling temperature (default: 0)")
     add("--device", choices=["auto", "cpu", "cuda"], help="default: cuda where there is one")
     add("--precision", choices=["auto", "float32", "bfloat16"], help="default: auto")
     add_model_options(add)
@@ -40,14 +40,14 @@ MODEL = ("model.mask_token", "model.attention", "model.block")
 
 
 def add_model_options(add: Callable[..., object]) -> None:
-    """Add the options that state what a model's files leave out; they are those of `dtm train`."""
+    """Add the flags of `dtm train` for settings that a model's files may lack."""
     add("--model.mask-token", dest=MODEL[0], metavar="TOKEN", help="mask token, by id or text")
     add("--model.attention", dest=MODEL[1], choices=["full", "block"], help="attention of the model")
-    add("--model.block", dest=MODEL[2], type=int, metavar="B", help="tokens of a block of block attention")
+    add("--model.block", dest=MODEL[2], type=int, metavar="B", help="tokens per block of block attention")
 
 
 def find_source(options: argparse.Namespace, adapter: str | None = None) -> Source:
-    """The model of the options, with what they state about it, and with an ``adapter`` over it."""
+    """Find the model that the options name, with their settings and, if given, an ``adapter``."""
     from dtm.evaluation.subject import Source
     from dtm.models.families.settings import Asked
 
@@ -61,7 +61,7 @@ def find_source(options: argparse.Namespace, adapter: str | None = None) -> Sour
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer and how it was uncovered."""
+    """An answer, and the states of its decoding step by step."""
 
     text: str
     frames: list[Frame]
@@ -69,7 +69,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """A model that answers."""
+    """A model with its decoder and the length of its answers."""
 
     subject: Subject
     decoder: Decoder
@@ -77,7 +77,7 @@ class Speaker:
 
     @classmethod
     def load(cls, source: Source, options: argparse.Namespace) -> Speaker:
-        """The model of a source, to be decoded as the options say; they are checked before it is loaded."""
+        """Load the model of a source, with the decoder of the options; check these first."""
         from dtm.evaluation.subject import Subject
         from dtm.models.families import read_shape
 
@@ -106,13 +106,13 @@ class Speaker:
 def decoder_of(
     options: argparse.Namespace, length: int, attention_block: int | None, temperature: float
 ) -> Decoder:
-    """The decoder of the options; a block-causal model has a block size of its own."""
+    """Return the decoder of the options; a block-causal model sets the block size."""
     require(length >= 1, f"--length must be at least 1, got {length}")
     block = (attention_block or min(BLOCK, length)) if options.block is None else options.block
     require(
         attention_block in (None, block),
-        f"--block {block}: this model attends in blocks of {attention_block} and is decoded in these. Leave "
-        "--block out",
+        f"--block {block}: this model attends in blocks of {attention_block} tokens and must be decoded in "
+        "the same blocks. Leave --block out",
     )
     require(
         block >= 1 and length % block == 0,
@@ -121,8 +121,8 @@ def decoder_of(
     steps = length // (1 if block % 2 else 2) if options.steps is None else options.steps
     require(
         steps >= 1 and length % steps == 0 and block % (length // steps) == 0,
-        f"--steps {steps} does not share out {length} tokens evenly over blocks of {block}: each step must "
-        "reveal the same whole number of tokens, and blocks must be made of whole steps",
+        f"--steps {steps}: each step must reveal the same number of tokens, and a block must take a whole "
+        f"number of steps. With --length {length}, length / steps must be a whole divisor of {block}",
     )
 
     from dtm.engine import Decoder, SampledConfidence

@@ -1,4 +1,4 @@
-"""`dtm chat`: a conversation with a model whose answers are uncovered step by step."""
+"""`dtm chat`: a conversation with a model, which shows each answer while it is decoded."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ HINT = f"{NEW} begins a new conversation, {QUIT} or Ctrl-D ends."
 
 
 def chat(arguments: list[str]) -> int:
-    """Talk with a model and watch its answers being uncovered."""
+    """Chat with a model and watch how it decodes its answers."""
     parser = make_parser(
         "chat",
-        "Talk with a model: write a line, and watch the answer being uncovered. The model reads the whole\n"
+        "Chat with a model: write a line, and watch how the answer is decoded. The model reads the whole\n"
         f"conversation. {HINT} Lines may also come from a file or a pipe.",
     )
-    parser.add_argument("model", metavar="MODEL_OR_RUN", help="a run's folder, a model's, or its name")
+    parser.add_argument("model", metavar="MODEL_OR_RUN", help="a run's folder, or a model's folder or name")
     parser.add_argument(
         "--base",
         action="store_true",
-        help="show the base of a tuned run beside it; it has its own history",
+        help="show the answers of the tuned run's base model too; each has its own conversation",
     )
-    parser.add_argument("--seed", type=seed, default=0, help="which noise (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of the draws (default: 0)")
     add_options(parser.add_argument_group("answers").add_argument)
     options = parser.parse_args(arguments)
 
@@ -59,13 +59,13 @@ def chat(arguments: list[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """One model's conversation."""
+    """A model and the messages of its conversation."""
 
     speaker: Speaker
     messages: list[dict[str, str]] = field(default_factory=list)
 
     def say(self, line: str, seed: int) -> Answer:
-        """Add a line and the model's answer."""
+        """Add the user's line and the model's answer to the conversation; return the answer."""
         self.messages.append({"role": "user", "content": line})
         answer = self.speaker.answer(self.messages, seed)
         self.messages.append({"role": "assistant", "content": answer.text})
@@ -73,7 +73,7 @@ class Conversation:
 
 
 def _lines() -> Iterator[str]:
-    """Lines of the user that are not empty, until the end of the input."""
+    """Yield the user's lines that are not empty, until the end of the input."""
     if not sys.stdin.isatty():
         yield from (line.strip() for line in sys.stdin if line.strip())
         return
@@ -93,7 +93,7 @@ def _lines() -> Iterator[str]:
 
 
 def _show(answers: dict[str, Answer], talks: dict[str, Conversation], console: Console) -> None:
-    """Uncover the answers on a terminal; print them elsewhere."""
+    """Animate the decoding of the answers on a terminal; otherwise print them."""
     from dtm.report.denoising import show, show_together
 
     read = next(iter(talks.values())).speaker.subject.chat.read

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 shared by all: base, training prompts and their order, rewards, decoder, evaluator, batch, budget.
-own to each method: its section, the learning rate, and c-DTM's tilt, buffer and schedule.
+set per method: its section, the learning rate, and c-DTM's tilt, buffer and schedule.
 
 budgets
   90s, 5m, 1.5h   wall-clock of rollouts, rewards and updates; evaluations are not counted
-  1e8tokens       positions that pass through a model: each forward pass once, each backward pass once more
-  2e15flops       operations from the model's shape; a backward pass counts as two forward passes
+  1e8tokens       token positions processed by a model: one per forward pass, one more per backward pass
+  2e15flops       FLOPs, counted from the model's shape; a backward pass counts as two forward passes
 
 examples
   dtm compare sudoku-mini --methods c-dtm,spg --budget 2m
@@ -54,17 +54,17 @@ STARTING = (
     "track",
     "dry_run",
 )
-"""Options that say what is run; None where they were not given."""
+"""Options that start runs; an option that is not given is None."""
 
 
 def compare(arguments: list[str]) -> int:
     """Compare methods on the same base, prompts, decoder and budget."""
     options, flags = _parser().parse_known_args(arguments)
-    require(options.tilt is None or options.also is not None, "--tilt is that of --also best-of-N,smc-N")
+    require(options.tilt is None or options.also is not None, "--tilt needs --also best-of-N or smc-N")
     if options.runs is not None:
-        require(not flags, f"--runs compares finished runs as they are: {' '.join(flags)} can change nothing")
-        require(options.recipe is None, f"{options.recipe}: --runs compares finished runs, and starts none")
-        refuse(options, STARTING, "starts runs, --runs compares finished ones")
+        require(not flags, f"--runs compares finished runs as they are: leave out {' '.join(flags)}")
+        require(options.recipe is None, f"--runs compares finished runs: leave out {options.recipe}")
+        refuse(options, STARTING, "is for starting runs; leave it out with --runs")
         comparison, out = _gathered(options)
     else:
         require(options.recipe is not None, "dtm compare needs a recipe's name, or --runs RUN RUN ...")
@@ -78,24 +78,24 @@ def compare(arguments: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser(
         "compare",
-        "Train a recipe with several methods, the same seeds and the same budget, and compare what they\n"
-        "reach on test prompts. Further flags change the recipe's fields for all. A comparison that was\n"
-        "stopped goes on with the same command.",
+        "Train a recipe with several methods, the same seeds and the same budget, and compare them on test\n"
+        "prompts. Further flags change the recipe's fields for all methods. The same command continues a\n"
+        "comparison that was stopped.",
         EPILOG,
     )
     add = parser.add_argument
     add("recipe", metavar="RECIPE", nargs="?", help="a recipe's name; see `dtm recipes`")
     add("--methods", metavar="A,B,…", help="methods by name (default: c-dtm,spg)")
-    add("--budget", metavar="B", help="what every run may spend, see below")
+    add("--budget", metavar="B", help="budget per run (see below)")
     add("--seeds", type=int, metavar="N", help="seeds 0 … N − 1 (default: 3)")
-    add("--jobs", type=int, metavar="J", help="runs side by side (default: 1)")
+    add("--jobs", type=int, metavar="J", help="runs at the same time (default: 1)")
     add("--processes", type=int, metavar="N", help=EACH_RUN)
     add("--out", type=Path, metavar="DIR", help="folder of runs and results (default: runs/RECIPE-compare)")
     add(
         "--set",
         action="append",
         metavar="METHOD.FIELD=V",
-        help="a field of one method, e.g. spg.draws=4, spg.optimizer.lr=3e-5, c-dtm.tilt.step=5",
+        help="set a field of one method, e.g. spg.draws=4, spg.optimizer.lr=3e-5, c-dtm.tilt.step=5",
     )
     add("--settings", type=Path, metavar="FILE", help="YAML file with a section of fields for each method")
     add(
@@ -108,23 +108,23 @@ def _parser() -> argparse.ArgumentParser:
         "--trials",
         type=int,
         metavar="N",
-        help="trials of each method with --tune (default: 6, or the smallest grid)",
+        help="with --tune: trials per method (default: 6, or the size of the smallest grid)",
     )
     add(
         "--also",
         metavar="A,B,…",
-        help="sample the base beside them, steered by the reward: best-of-N, smc-N",
+        help="also sample the base steered by the reward: best-of-N, smc-N",
     )
     add(
         "--tilt",
         type=float,
         metavar="A",
-        help="a of --also smc-N and of the tilted law's line (default: the mean that annealed runs reach)",
+        help="tilt a of --also smc-N and of the line of the tilted law (default: mean tilt of annealed runs)",
     )
     add_threads(add)
     add_track(add, ", each run as one of the tracker's")
-    add("--dry-run", action="store_true", default=None, help="list the runs with their state and stop")
-    add("--runs", nargs="+", type=Path, metavar="RUN", help="compare these finished runs and start none")
+    add("--dry-run", action="store_true", default=None, help="list the runs with their state, and stop")
+    add("--runs", nargs="+", type=Path, metavar="RUN", help="compare these finished runs; start none")
     return parser
 
 
@@ -135,11 +135,11 @@ def _gathered(options: argparse.Namespace) -> tuple[Comparison, Path]:
 
     runs = [Run.open(folder) for folder in options.runs]
     comparison = _with_sampling(gather(runs), runs, options)
-    return comparison, options.out or unused(RUNS / "comparison")  # an earlier one is not written over
+    return comparison, options.out or unused(RUNS / "comparison")  # never overwrite an earlier comparison
 
 
 def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Path] | None:
-    """The comparison and its folder; None: the plan was asked for, and printed."""
+    """Return the comparison and its folder; None after --dry-run has printed the plan."""
     from dtm.comparison.extension import EXTENSIONS
     from dtm.comparison.results import gather
     from dtm.comparison.sampled import check_also
@@ -168,14 +168,16 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
     require_track(options.track)
     track = titled_track(options.track, out)
     if jobs > 1 and Budget.parse(str(start.budget)).unit == "seconds":
-        print("runs side by side share the machine: a minute of each is less than a minute alone")
+        print(
+            "note: with --jobs > 1 the runs share the machine, and each does less work per minute of budget"
+        )
     trials: list[Trial] = []
     smallest = min(map(grid_size, configs.values()))
     count = min(6, smallest) if options.trials is None else options.trials
     if options.dry_run:
         if options.tune:
-            more = f"and up to {EXTENSIONS} more of each where a best setting is at the edge of its grid"
-            print(f"first {count} trials of each method, {more}, in {out / 'tuning'}; the runs take the best")
+            more = f"and up to {EXTENSIONS} more if the best setting is at the edge of its grid"
+            print(f"first {count} trials per method, {more}, in {out / 'tuning'}; the runs use the best")
         print_plan(over_seeds(configs, seeds), out, jobs)
         return None
     share_threads(options.threads, jobs * (processes or 1))
@@ -188,7 +190,7 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
 
 
 def _with_sampling(comparison: Comparison, runs: Sequence[Run], options: argparse.Namespace) -> Comparison:
-    """The comparison with what --also asks for."""
+    """Return the comparison, with the rows of --also if given."""
     from dtm.comparison.results import with_sampling
 
     if options.also is None:
@@ -197,7 +199,7 @@ def _with_sampling(comparison: Comparison, runs: Sequence[Run], options: argpars
 
 
 def _recipe(options: argparse.Namespace, flags: list[str]) -> RunConfig:
-    """The recipe that all start from; settings that compare decides cannot be flags."""
+    """Return the common recipe; flags for settings that `dtm compare` sets itself are errors."""
     from dataclasses import replace
 
     from dtm.recipes import recipe
@@ -205,9 +207,9 @@ def _recipe(options: argparse.Namespace, flags: list[str]) -> RunConfig:
     given = {flag.partition("=")[0] for flag in flags}
     for flag, instead in (
         ("--objectives", "objectives are called methods since 0.2: use --methods"),
-        ("--seed", "--seeds N takes the seeds 0 … N − 1"),
-        ("--method", "--methods names all that are compared"),
-        ("--method.name", "--methods names all that are compared"),
+        ("--seed", "use --seeds N, for the seeds 0 … N − 1"),
+        ("--method", "name all methods with --methods A,B"),
+        ("--method.name", "name all methods with --methods A,B"),
         (
             "--evaluation.split",
             "runs are measured on validation prompts, and on test prompts once, at the end",
@@ -215,14 +217,14 @@ def _recipe(options: argparse.Namespace, flags: list[str]) -> RunConfig:
     ):
         require(flag not in given, f"{flag}: {instead}")
     own = sorted(flag for flag in given if flag.startswith("--method."))
-    require(not own, f"{', '.join(own)}: settings of one method are given as --set METHOD.FIELD=VALUE")
+    require(not own, f"{', '.join(own)}: give the settings of one method as --set METHOD.FIELD=VALUE")
     refuse_shape(given)
     require(options.budget is not None, "--budget is required: 5m, 1e8tokens or 2e15flops")
     start = recipe(options.recipe)
     # Every run spends its whole budget, unless --evaluation.patience is given.
     start = replace(start, evaluation=replace(start.evaluation, patience=None))
     config = with_flags(start, [*flags, "--budget", options.budget], f"dtm compare {options.recipe}")
-    require(config.evaluation.split == "validation", "the recipe measures on test prompts while it trains")
+    require(config.evaluation.split == "validation", "the recipe's evaluation.split must be validation")
     return config
 
 

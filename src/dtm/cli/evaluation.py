@@ -1,6 +1,6 @@
-"""`dtm eval`: a run on its own held-out prompts, or any model under a published protocol.
+"""`dtm eval`: measure a run on its own held-out prompts, or any model under a published protocol.
 
-``--task`` selects the second; ``--explain`` compares two of its results.
+``--task`` selects the latter; ``--explain`` compares two of its results.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PUBLISHED = (
     *("device", "precision", "nf4", "adapter"),
     *MODEL,
 )
-"""Options that belong to one of the two evaluations; None where they were not given."""
+"""Options of only one of the two evaluations; an option that is not given is None."""
 
 
 def evaluate(arguments: list[str]) -> int:
@@ -49,14 +49,14 @@ def evaluate(arguments: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser(
         "eval",
-        "Decode held-out prompts with a run's model and measure the completions; or, with --task, put the\n"
-        "items of a benchmark to a model exactly as a published protocol does.",
+        "Decode held-out prompts with a run's model and measure the completions; or, with --task, evaluate\n"
+        "a model on a benchmark exactly as a published protocol does.",
     )
     parser.add_argument(
         "model",
         metavar="MODEL_OR_RUN",
         nargs="?",
-        help="a run's folder; with --task also a model's, or its name",
+        help="a run's folder; with --task also a model's folder or name",
     )
     parser.add_argument(
         "--json",
@@ -69,17 +69,15 @@ def _parser() -> argparse.ArgumentParser:
     runs.add_argument(
         "--split",
         choices=["validation", "test"],
-        help="which held-out prompts (default: test, which no run has looked at)",
+        help="held-out prompts to measure on (default: test, which no run uses)",
     )
-    runs.add_argument("--prompts", type=int, metavar="N", help="prompts (default: as many as the run's)")
-    runs.add_argument("--completions", type=int, metavar="K", help="completions of each (default: the run's)")
-    runs.add_argument(
-        "--base", action="store_true", default=None, help="measure the base model beside the tuned one"
-    )
+    runs.add_argument("--prompts", type=int, metavar="N", help="number of prompts (default: the run's)")
+    runs.add_argument("--completions", type=int, metavar="K", help="completions per prompt (default: run's)")
+    runs.add_argument("--base", action="store_true", default=None, help="measure the base model too")
     published = parser.add_argument_group("published protocols")
     published.add_argument("--task", help="countdown, sudoku, gsm8k or math500")
     published.add_argument(
-        "--adapter", metavar="ADAPTER", help="a PEFT adapter over the model: a folder or a hub name"
+        "--adapter", metavar="ADAPTER", help="a PEFT adapter for the model: a folder or a hub name"
     )
     add_model_options(published.add_argument)
     published.add_argument("--protocol", help="dtm, spg or d1: prompts, prefill and parser (default: dtm)")
@@ -91,17 +89,17 @@ def _parser() -> argparse.ArgumentParser:
         help="tokens of a completion, e.g. 256 512 (default: 256)",
     )
     published.add_argument(
-        "--data-dir", type=Path, metavar="DIR", help="data sets, or hub (default: the run's)"
+        "--data-dir", type=Path, metavar="DIR", help="folder of the data sets, or hub (default: the run's)"
     )
     published.add_argument("--limit", type=int, metavar="N", help="the first N items (default: all)")
     published.add_argument(
-        "--batch", type=int, metavar="N", help="rows together on a GPU (default: 8; on a CPU each is alone)"
+        "--batch", type=int, metavar="N", help="rows per batch on a GPU (default: 8; on a CPU always 1)"
     )
     published.add_argument(
         "--until-end",
         action="store_true",
         default=None,
-        help="stop a row after the block with its end token: faster, but text after the end is not read",
+        help="stop a row after the block with its end token: faster, but text after that block is lost",
     )
     published.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], help="default: cuda where there is one"
@@ -114,10 +112,10 @@ def _parser() -> argparse.ArgumentParser:
     published.add_argument(
         "--nf4",
         choices=["on", "off"],
-        help="base weights in four bits (default: as the run trained; else off)",
+        help="base weights in four bits (default: as in the run's training; else off)",
     )
     parser.add_argument(
-        "--explain", type=Path, nargs=2, metavar=("A.json", "B.json"), help="say why two results differ"
+        "--explain", type=Path, nargs=2, metavar=("A.json", "B.json"), help="print why two results differ"
     )
     return parser
 
@@ -139,7 +137,7 @@ def _held_out(options: argparse.Namespace) -> int:
     piped = options.json == STDOUT
     console = Console(stderr=piped)
 
-    refuse_model(options.model, "say what it is to solve with --task")
+    refuse_model(options.model, "name the task with --task TASK")
     if options.json is not None and not piped:
         make_folder(options.json.parent)
     run = api.Run.open(options.model)
@@ -154,7 +152,7 @@ def _held_out(options: argparse.Namespace) -> int:
     there = before_repeats(held_out(assembly.task, setting))
     if there < setting.prompts:
         console.print(
-            f"the {setting.split} split has {there} prompts, not {setting.prompts}: each is asked once. For "
+            f"the {setting.split} split has {there} prompts, not {setting.prompts}; each is used once. For "
             "more answers, raise --completions",
             highlight=False,
             soft_wrap=True,
@@ -199,8 +197,8 @@ def _published(options: argparse.Namespace) -> int:
     data = options.data_dir or _data_of(source)
     require(
         not is_generated(data),
-        f"--task {options.task} measures on published items, not on generated ones: name the folder that has "
-        "them with --data-dir. A run's own items: dtm eval RUN without --task",
+        f"--task {options.task} measures on published items, not on generated ones: name their folder with "
+        "--data-dir. To measure on a run's own items: dtm eval RUN without --task",
     )
     piped = options.json == STDOUT
     out: Path | None = None if piped else options.json
@@ -229,7 +227,7 @@ def _published(options: argparse.Namespace) -> int:
 
 
 def _data_of(source: Source) -> Path:
-    """The folder of the data sets that a run was trained with."""
+    """Return the folder of the data sets that a run was trained with."""
     named = None if source.run is None else getattr(source.run.read_config().task, "data_dir", None)
     if named is None:
         raise ConfigError(

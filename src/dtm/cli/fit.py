@@ -1,4 +1,4 @@
-"""`dtm fit`: which settings fit a GPU's memory, from the model's config.json alone."""
+"""`dtm fit`: find the settings that fit a GPU's memory, from the model's config.json alone."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 UNITS = {"K": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 NUMBERS = {
-    "prompt": (172, "tokens of a prompt"),
-    "completion": (256, "tokens of a completion"),
-    "block": (32, "tokens of a block, where the model has none of its own"),
+    "prompt": (172, "tokens per prompt"),
+    "completion": (256, "tokens per completion"),
+    "block": (32, "tokens per block, unless the model sets it"),
     "rank": (128, "rank of the adapters"),
     "rollouts": (480, "rollouts in the buffer"),
-    "gpus": (1, "GPUs of the memory, one process on each"),
+    "gpus": (1, "number of GPUs of this memory, with one process each"),
 }
 
 
 def fit(arguments: list[str]) -> int:
-    """Print which settings of a model fit a GPU's memory."""
+    """Print the largest settings of a model that fit a GPU's memory."""
     options = _fit_parser().parse_args(arguments)
     for name in NUMBERS:
         value = getattr(options, name)
@@ -58,7 +58,7 @@ def fit(arguments: list[str]) -> int:
     )
     found = fit(shape, run, block, memory - CONTEXT)
     table = Table(
-        "base", "micro-batch, all blocks recomputed", "none recomputed", "decoded together", "cached"
+        "base", "micro-batch, all blocks recomputed", "none recomputed", "decoding batch", "with cache"
     )
     active = "" if shape.experts is None else f", {active_parameters(shape) / 1e9:.1f} active"
     table.title = (
@@ -70,8 +70,8 @@ def fit(arguments: list[str]) -> int:
         table.add_row("NF4" if one.nf4 else "bfloat16", *map(str, counts))
     Console().print(table)
     if options.gpus > 1:
-        print(f"with adapters each of {options.gpus} GPUs keeps the base, and takes its share of every batch")
-        print(in_shares(fit_in_full(shape, run, block, memory - CONTEXT, options.gpus), options.gpus))
+        print(f"with adapters, each of {options.gpus} GPUs holds the base and takes a part of every batch")
+        print(sharded_advice(fit_in_full(shape, run, block, memory - CONTEXT, options.gpus), options.gpus))
     same = (
         f"--adapter.rank {options.rank} --adapter.targets {options.targets} "
         f"--task.completion-length {options.completion} --decoding.block {block}"
@@ -81,8 +81,8 @@ def fit(arguments: list[str]) -> int:
     return 0
 
 
-def in_shares(found: Fit, gpus: int) -> str:
-    """Say whether all weights can be trained, sharded over several GPUs, and with which flags."""
+def sharded_advice(found: Fit, gpus: int) -> str:
+    """Return the flags for training all weights sharded over several GPUs, or that this does not fit."""
     from dtm.capacity.preflight import format_bytes
 
     kept = format_bytes(found.smallest.persistent)
@@ -101,7 +101,7 @@ def _fit_parser() -> argparse.ArgumentParser:
         "fit", "Print the largest settings with which a model can be tuned in a given memory."
     )
     parser.add_argument("model", metavar="MODEL", help="a model's folder (config.json is enough) or hub name")
-    parser.add_argument("--memory", metavar="SIZE", help="for example 24GiB (default: what is free here)")
+    parser.add_argument("--memory", metavar="SIZE", help="for example 24GiB (default: free memory here)")
     for name, (default, meaning) in NUMBERS.items():
         parser.add_argument(
             f"--{name}", type=int, default=default, metavar="N", help=f"{meaning} (default: {default})"

@@ -1,7 +1,7 @@
-"""Help of `dtm train RECIPE` and `dtm pretrain RECIPE`: two screens, then a section or everything on request.
+"""Help of `dtm train RECIPE` and `dtm pretrain RECIPE`: a first page, one section, or all sections.
 
 The first page has the command's options and the fields that most runs change: those of the recipe's task and
-model, of the chosen method and of its loop. Docstrings below the fields of the configuration are the texts.
+model, of the chosen method and of its loop. The texts are the docstrings below the configuration's fields.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FIRST_PAGE = ("task", "model", "method", "tilt", "iterate")
 
 
 def requested(flags: Sequence[str]) -> str | None:
-    """The page that ``--help [SECTION]`` asks for; None: no help is asked for.
+    """Return the page that ``--help [SECTION]`` names; None without this flag.
 
     >>> requested(["--help", "decoding"]), requested(["-h"]), requested(["--seed", "1"])
     ('decoding', '', None)
@@ -51,7 +51,7 @@ def page(config: RunConfig, command: str, usage: str, options: str, section: str
 
 
 def _sections(config: RunConfig, command: str) -> Iterator[tuple[str, Any]]:
-    """Sections that the command and the chosen method read, by name."""
+    """Return the sections that the command and the chosen method read, by name."""
     unread = (
         *other_fields(load_method_class(config.method.name)),
         *(["pretrain"] if command == "train" else []),
@@ -64,7 +64,7 @@ def _sections(config: RunConfig, command: str) -> Iterator[tuple[str, Any]]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Section:
-    """One section of a configuration, and the fields of it that the run reads."""
+    """One section of a configuration, with the fields that the run reads."""
 
     name: str
     value: Any
@@ -117,7 +117,7 @@ def _in_short(name: str, section: _Section) -> str:
 
 
 def _table(title: str, rows: Sequence[tuple[str, str, str]]) -> str:
-    """One line per field, cut to the width."""
+    """Format one line per field, cut to the width."""
     width = min(44, max((len(flag) for flag, _, _ in rows), default=0))
     lines = []
     for flag, default, doc in rows:
@@ -135,7 +135,7 @@ def _in_full(name: str, section: _Section) -> str:
 
 
 def table_of(title: str, value: Any, prefix: str = "", hidden: Collection[str] = ()) -> str:
-    """The fields of a dataclass that are neither sections nor hidden, one line each."""
+    """Format the fields of a dataclass, without sections and hidden ones, one line per field."""
     docs, hints = field_docs(type(value)), typing.get_type_hints(type(value))
     dot = f"{prefix}." if prefix else ""
     rows = [
@@ -155,7 +155,7 @@ def _wrapped(title: str, text: str) -> str:
 
 
 def _short(text: str, room: int) -> str:
-    """The first sentence; if it does not fit, its first clause, or as much of that as fits."""
+    """Return the first sentence; if it does not fit, its first clause, cut to fit."""
     sentence = text.split(". ")[0].rstrip(".")
     for mark in ("; ", ": ", ", "):
         if len(sentence) > room:
@@ -172,7 +172,7 @@ def _shown(value: Any) -> str:
 
 
 def values_of(hint: Any) -> str:
-    """The values that a field takes, as help shows them.
+    """Return the values that a field accepts, as help shows them.
 
     >>> values_of(float | None), values_of(typing.Literal["auto", "on"]), values_of(bool)
     ('X', 'auto|on', '')
@@ -188,7 +188,7 @@ def values_of(hint: Any) -> str:
 
 
 def field_docs(config: type) -> dict[str, str]:
-    """The docstring below each field of a dataclass, inherited ones included."""
+    """Return the docstring below each field of a dataclass, inherited fields included."""
     docs: dict[str, str] = {}
     for kind in reversed(config.__mro__):
         if not dataclasses.is_dataclass(kind):

@@ -1,4 +1,4 @@
-"""Commands on results: grade generations, export a model."""
+"""`dtm grade` and `dtm export`: judge generated answers, and write a run's model for others."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def grade(arguments: list[str]) -> int:
     """Judge generated answers under published or repaired rules."""
     parser = make_parser(
         "grade",
-        "Read the answers out of generated texts and judge them. Each row comes back as a line "
+        "Extract the answers from generated texts and judge them. Each row is printed as a line "
         "of JSON with `extracted` and `correct`; the totals are printed on the standard error.",
-        "rows: JSON objects with question, ground_truth and generation, one a line\n"
+        "rows: JSON objects with question, ground_truth and generation, one per line\n"
         "exit code: 0 if every row was graded, 1 if some could not be",
     )
     parser.add_argument("task", metavar="TASK", help="countdown, sudoku, gsm8k or math500")
@@ -23,8 +23,8 @@ def grade(arguments: list[str]) -> int:
     parser.add_argument(
         "--rules",
         default="fixed",
-        help="whose reading of an answer: d1, spg or dtm for the published ones, quirks included; fixed "
-        "(default) without their defects",
+        help="rules that extract and judge an answer: d1, spg or dtm as published, with their defects; "
+        "fixed (default) without them",
     )
     options = parser.parse_args(arguments)
 
@@ -51,8 +51,8 @@ def export(arguments: list[str]) -> int:
     """Write a finished run's model as a folder for others, with a model card."""
     parser = make_parser(
         "export",
-        "Write the model of a finished run to a folder of its own: a PEFT adapter under the hub's module\n"
-        "names, or all weights as safetensors; with a README that says how it was made and what it reaches.\n"
+        "Write the model of a finished run to a new folder: a PEFT adapter with the hub's module names,\n"
+        "or all weights as safetensors; with a README of how it was made and what it reaches.\n"
         "--push uploads the folder to the hub.",
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="a run's folder")
@@ -65,7 +65,7 @@ def export(arguments: list[str]) -> int:
     parser.add_argument(
         "--merged",
         action="store_true",
-        help="add the adapter into the base's full-precision weights, whatever precision it was trained in",
+        help="write full-precision weights with the adapter merged, also after training in NF4",
     )
     parser.add_argument(
         "--push", metavar="USER/NAME", help="upload the folder to the hub too; `hf auth login` logs in"
@@ -87,6 +87,6 @@ def export(arguments: list[str]) -> int:
     print(f"model: {out}", flush=True)
     if options.push is not None:
         if (base := local_base(out)) is not None:
-            print(f"note:  the adapter's base is {base}. Others need that model too: push it, or --merged")
+            print(f"note:  the adapter's base is {base}. Users need that model too: push it, or use --merged")
         print(f"hub:   {push_folder(out, options.push, f'dtm export of {run.recipe}', options.private)}")
     return 0

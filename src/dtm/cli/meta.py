@@ -1,4 +1,4 @@
-"""Commands about the package itself: its recipes, and its mathematics."""
+"""`dtm recipes` and `dtm verify`: list recipes, and check the mathematics."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def recipes(arguments: list[str]) -> int:
 
 
 def verify(arguments: list[str]) -> int:
-    """Check the mathematics on exactly enumerable worlds."""
-    parser = make_parser("verify", "Check the method's claims on worlds small enough to enumerate exactly.")
+    """Check the method's claims by exact enumeration of small models."""
+    parser = make_parser("verify", "Check the method's claims on models small enough to enumerate exactly.")
     parser.add_argument(
         "claims", nargs="*", metavar="CLAIM", help="numbers or names of claims (default: all)"
     )

@@ -1,4 +1,4 @@
-"""`dtm models`: the families of models that can be loaded, and those that cannot, with the reason."""
+"""`dtm models`: list the model families that can be loaded, and those that cannot, with the reason."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ WIDTH, INDENT = 110, 17
 ATTENTION = {
     "full": "full attention",
     "block": "block-causal attention, blocks counted from the first token: prefix cache exact",
-    "either": "full attention, or block-causal where a completion begins a block: prefix cache exact",
-    "causal": "causal; a source for dtm adapt, not to be tuned itself",
+    "either": "full attention, or block-causal where a completion starts a new block: prefix cache exact",
+    "causal": "causal; convert it with dtm adapt before tuning",
 }
 
 
 def models(arguments: list[str]) -> int:
-    """List the families of models, what is supported for each, and what is not."""
+    """List the supported model families, and the features of each."""
     parser = make_parser(
         "models",
         "List the families of models that can be loaded. Train, eval, sample, chat, fit and export take\n"
-        "each, and no code of a model's folder is run.",
+        "each. Python code in a model's folder is never run.",
     )
     parser.add_argument("--json", action="store_true", help="print the list as JSON")
     options = parser.parse_args(arguments)
@@ -48,7 +48,7 @@ def models(arguments: list[str]) -> int:
 
 
 def _facts(family: Family) -> dict[str, str]:
-    """What `dtm models` says about a family."""
+    """Return the facts that `dtm models` lists about a family."""
     types = " or ".join(filter(None, (family.model_type, *family.aliases)))
     by = f" with architectures {' or '.join(family.architectures)}" if family.architectures else ""
     left_out = ""

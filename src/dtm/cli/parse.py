@@ -1,4 +1,4 @@
-"""Shared by the commands: the layout of help, and flags that change a configuration."""
+"""Helpers that all commands share: parsers, common options, and flags that change a configuration."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ symbols
   π_0, π_a       the base model, and the model tilted so far: distributions of the token at a masked position
   r              the reward of a finished sequence
   a, A, h        the tilt reached, the tilt to reach, and what one phase adds: ρ_a ∝ ρ_0 e^(a r)
-  w = e^(h r)    the weight of a rollout in a phase; ESS is the fraction of rollouts that weigh in
+  w = e^(h r)    the weight of a rollout in a phase; ESS is the effective fraction of rollouts
   c              the control variate: how much of the target is the teacher's own prediction
-  absorbed       the share of h that the student has tilted by, on rollouts that it was not trained on
+  absorbed       the share of h that the student has learned, measured on held-out rollouts
 """
 
 ALIASES = {
@@ -34,15 +34,15 @@ ALIASES = {
 }
 """Other spellings of flags."""
 RESUME_AUTO = "--resume-auto"
-"""How `--resume auto` is passed to the parsers."""
+"""The form in which `--resume auto` is passed to the parsers."""
 SHAPE = {"--model.width", "--model.layers", "--model.heads", "--model.ffn"}
-"""Flags for the shape of a model that `dtm pretrain` makes."""
+"""Flags for the shape of the new model of `dtm pretrain`."""
 
 
 def make_parser(
     name: str, description: str, epilog: str = SYMBOLS, add_help: bool = True
 ) -> argparse.ArgumentParser:
-    """A parser that explains itself and takes no abbreviated flags."""
+    """Make a parser with a description; it accepts no abbreviated flags."""
     return argparse.ArgumentParser(
         prog=f"dtm {name}",
         description=description,
@@ -55,7 +55,7 @@ def make_parser(
 
 def add_resume(add: Callable[..., object], whose: str) -> None:
     """Add the option --resume, alone or with auto; arguments go through `join_resume` first."""
-    text = f"continue the run in --out, or the {whose} latest; auto: if there is one, else start"
+    text = f"continue the run in --out, or the {whose} latest; auto: if there is one, else start a new one"
     add("--resume", dest="resume", action="store_const", const=True, default=False, help=text)
     add(RESUME_AUTO, dest="resume", action="store_const", const="auto", help=argparse.SUPPRESS)
 
@@ -82,7 +82,7 @@ def add_track(add: Callable[..., object], note: str = "") -> None:
 
 
 def require_track(track: str | None) -> None:
-    """Refuse a tracker that is unknown, not installed or not logged in, before any run starts."""
+    """Raise an error if the tracker is unknown, not installed or not logged in."""
     if track is not None:
         from dtm.report.trackers import require_tracker
 
@@ -90,7 +90,7 @@ def require_track(track: str | None) -> None:
 
 
 def titled_track(track: str | None, out: Path) -> str | None:
-    """--track of many runs with a title for them: that of the option, or their folder's name.
+    """Return the --track of many runs with a title: the option's own, or the name of their folder.
 
     >>> titled_track("wandb", Path("runs/grid")), titled_track("wandb:mine", Path("runs/grid"))
     ('wandb:grid', 'wandb:mine')
@@ -122,28 +122,28 @@ def seed(text: str) -> int:
 
 
 def refuse(options: argparse.Namespace, names: Iterable[str], rule: str) -> None:
-    """Refuse options that have no effect here; one that was not given is None."""
+    """Raise an error for options that have no effect here; an option that was not given is None."""
     for name in names:
         require(getattr(options, name) is None, f"--{name.replace('_', '-')} {rule}")
 
 
 def refuse_shape(flags: Iterable[str]) -> None:
-    """Refuse flags for the shape of a new model: a base has a shape already."""
+    """Raise an error for flags that set the shape of a new model, if there is a base model."""
     given = sorted({flag.partition("=")[0] for flag in flags} & SHAPE)
     require(
         not given,
-        f"{', '.join(given)}: a base has a shape of its own. Make another one with `dtm pretrain`",
+        f"{', '.join(given)}: the base model has a fixed shape. Make another base with `dtm pretrain`",
     )
 
 
 def refuse_model(folder: str, rule: str) -> None:
-    """Refuse a model's folder where a run's is expected."""
+    """Raise an error for a model's folder where a run's folder is expected."""
     found = [name for name in ("config.json", "adapter_config.json") if (Path(folder) / name).is_file()]
     require(not found, f"{folder} is a model and not a run: {rule}")
 
 
 def with_flags(config: RunConfig, flags: Sequence[str], prog: str) -> RunConfig:
-    """The configuration with fields changed as the flags say."""
+    """Return the configuration with the fields of the flags changed."""
     import tyro
 
     from dtm.config import RunConfig
@@ -156,7 +156,7 @@ def with_flags(config: RunConfig, flags: Sequence[str], prog: str) -> RunConfig:
 
 
 def with_choices(config: RunConfig, flags: Sequence[str], prog: str) -> tuple[RunConfig, list[str]]:
-    """The configuration with the method and task that the flags choose, and the flags that are left."""
+    """Return the configuration with the method and task of the flags, and the remaining flags."""
     from dtm.config import configure_method, configure_task
 
     for short, long in ALIASES.items():
@@ -180,7 +180,7 @@ def with_choices(config: RunConfig, flags: Sequence[str], prog: str) -> tuple[Ru
 
 
 def refuse_unread(config: RunConfig, flags: Iterable[str]) -> None:
-    """Refuse flags of a loop that the chosen method does not use."""
+    """Raise an error for flags of a loop that the chosen method does not use."""
     from dtm.config.registry import load_method_class
     from dtm.loop.policies import LOOPS, is_under, other_fields
 
@@ -191,10 +191,10 @@ def refuse_unread(config: RunConfig, flags: Iterable[str]) -> None:
         if flag.startswith("--") and is_under(field, unread):
             own = ", ".join(LOOPS[method.loop].own_fields)
             raise ConfigError(
-                f"{flag}: {config.method.name} does not read it. Its loop ({method.loop}) reads {own}"
+                f"{flag}: {config.method.name} does not use it. Its loop ({method.loop}) reads {own}"
             )
 
 
 def first_line(text: str | None) -> str:
-    """The first line of a docstring."""
+    """Return the first line of a docstring."""
     return (text or "").strip().splitlines()[0]

@@ -1,4 +1,4 @@
-"""`dtm report` and `dtm watch`: the page of a run or of several, as a file or served while they go on."""
+"""`dtm report` and `dtm watch`: write the page of one or more runs, or serve it while they go on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def report(arguments: list[str]) -> int:
-    """Write the page of a run, or compare runs on one page."""
+    """Write the report page of a run, or of several runs side by side."""
     parser = make_parser(
         "report",
         "Write report.html from what a run has logged: one file with curves, samples and the denoising\n"
@@ -60,7 +60,7 @@ def watch(arguments: list[str]) -> int:
 
 
 def find_subjects(paths: Sequence[Path]) -> list[Subject]:
-    """The runs in some folders."""
+    """Find the runs in the folders."""
     from dtm.report.page.write import subjects_of
     from dtm.runs.folder import RunFolder
 

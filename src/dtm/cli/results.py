@@ -1,4 +1,4 @@
-"""`dtm results`: whether published numbers are what their commands wrote."""
+"""`dtm results`: check that published numbers are the output of their recorded commands."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dtm.cli.parse import make_parser
 
 
 def results(arguments: list[str]) -> int:
-    """Check that results are what their commands wrote."""
+    """Check result files against the manifest of their commands."""
     parser = make_parser(
         "results",
-        "Check a folder of results against its manifest: every file is as its command wrote it, and every "
-        "table comes from one command at one commit, or is marked as old.",
+        "Check a folder of results against its manifest: every file is unchanged since its command, and "
+        "every table comes from one command at one commit, or is marked as old.",
     )
     parser.add_argument("action", choices=["check"], help="check the files and the tables")
     parser.add_argument(

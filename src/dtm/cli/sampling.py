@@ -1,6 +1,6 @@
-"""`dtm sample`: completions of a run's own prompts, or a model answering a prompt step by step.
+"""`dtm sample`: draw completions of a run's own prompts, or watch a model decode the answer to a prompt.
 
-``--prompt`` selects the second. With ``--best-of`` or ``--smc`` a reward steers them (`dtm.cli.steering`).
+``--prompt`` selects the latter. With ``--best-of`` or ``--smc`` a reward steers them (`dtm.cli.steering`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dtm.cli.parse import make_parser, refuse, refuse_model, seed
 
 OF_RUNS = ("prompts", "completions", "base")
 OF_PROMPTS = ("length", "steps", "block", "temperature", "device", "precision", *MODEL)
-"""Options that belong to one of the two kinds of sampling; None where they were not given."""
+"""Options of only one of the two kinds of sampling; an option that is not given is None."""
 
 
 def sample(arguments: list[str]) -> int:
@@ -21,7 +21,7 @@ def sample(arguments: list[str]) -> int:
     options = _sample_parser().parse_args(arguments)
     if options.best_of is not None or options.smc is not None:
         return steering.steer(options)
-    refuse(options, steering.OPTIONS, "steers: it needs --best-of N or --smc N")
+    refuse(options, steering.OPTIONS, "is for steering: it needs --best-of N or --smc N")
     if options.prompt is not None:
         refuse(options, OF_RUNS, "is for runs, without --prompt")
         return _denoise(options)
@@ -29,7 +29,7 @@ def sample(arguments: list[str]) -> int:
 
     from dtm import api
 
-    refuse_model(options.model, "say what it is asked with --prompt")
+    refuse_model(options.model, "give the question with --prompt TEXT")
     for text in api.Run.open(options.model).sample(
         2 if options.prompts is None else options.prompts,
         1 if options.completions is None else options.completions,
@@ -43,20 +43,20 @@ def sample(arguments: list[str]) -> int:
 def _sample_parser() -> argparse.ArgumentParser:
     parser = make_parser(
         "sample",
-        "Draw completions from a run's model and show them; or, with --prompt, ask a model something and\n"
-        "watch its answer being uncovered. With --best-of or --smc a reward steers the draws: that of the\n"
-        "run, of a task, or yours.",
+        "Draw completions from a run's model and show them; or, with --prompt, watch how a model decodes\n"
+        "the answer to a prompt. With --best-of or --smc a reward steers the draws: that of the run, of a\n"
+        "task, or your own.",
     )
     parser.add_argument(
-        "model", metavar="MODEL_OR_RUN", help="a run's folder; with --prompt also a model's, or its name"
+        "model", metavar="MODEL_OR_RUN", help="a run's folder; with --prompt also a model's folder or name"
     )
-    parser.add_argument("--seed", type=seed, default=0, help="which prompts and which noise (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of prompts and draws (default: 0)")
     runs = parser.add_argument_group("a run's own prompts")
     runs.add_argument("--prompts", type=int, metavar="N", help="test prompts (default: 2)")
-    runs.add_argument("--completions", type=int, metavar="K", help="completions of each (default: 1)")
+    runs.add_argument("--completions", type=int, metavar="K", help="completions per prompt (default: 1)")
     runs.add_argument("--base", action="store_true", default=None, help="sample the base model instead")
-    asked = parser.add_argument_group("a prompt of yours")
-    asked.add_argument("--prompt", metavar="TEXT", help="what the model is asked")
+    asked = parser.add_argument_group("your own prompt")
+    asked.add_argument("--prompt", metavar="TEXT", help="the question to the model")
     add_options(asked.add_argument)
     steering.add_steering(parser.add_argument_group("steering by a reward").add_argument)
     return parser

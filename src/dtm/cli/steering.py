@@ -1,4 +1,4 @@
-"""`dtm sample --best-of N` and `--smc N`: completions steered by a reward, and what they cost."""
+"""`dtm sample --best-of N` and `--smc N`: completions steered by a reward, and their cost."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 BATCH = 32
 """Rows of a language model that are decoded together."""
 SWEEPS = 4
-"""Sweeps of --gibbs without a number."""
+"""Sweeps of --gibbs if no number is given."""
 OF_SMC = ("gibbs", "values", "draws", "correct")
 OF_TASKS = ("task", "data_dir", "data", "reward")
 OPTIONS = ("tilt", "show", *OF_SMC, *OF_TASKS)
-"""Options that need --best-of or --smc; None where they were not given."""
+"""Options that need --best-of or --smc; an option that is not given is None."""
 OF_MODELS = ("length", "steps", "block", "device", "precision", *MODEL)
-"""Options that a run states itself."""
+"""Options that a run sets itself."""
 TASKS = ("countdown", "sudoku", "gsm8k", "math500", "custom")
 
 
 def add_steering(add: Callable[..., object]) -> None:
-    """Add the options of steering with a group's ``add_argument``; None: not given."""
-    add("--best-of", type=int, metavar="N", help="draw N completions and keep the one of the highest reward")
+    """Add the options of steering with ``add``, an ``add_argument``; an option that is not given is None."""
+    add("--best-of", type=int, metavar="N", help="draw N completions and keep the one of highest reward")
     add("--smc", type=int, metavar="N", help="draw from the law tilted by e^(a r), with N particles")
     add(
         "--gibbs",
@@ -47,42 +47,43 @@ def add_steering(add: Callable[..., object]) -> None:
         "--tilt",
         type=float,
         metavar="A",
-        help="a; --smc needs it, --best-of then draws in proportion to e^(a r) instead of the best",
+        help="tilt a of the law e^(a r): required by --smc; with --best-of, draw in proportion to e^(a r)",
     )
     add(
         "--values",
         choices=["one-shot", "greedy", "rollout"],
-        help="with --smc: how unfinished completions are valued at block ends (default: one-shot)",
+        help="with --smc: estimator of the value of an unfinished completion (default: one-shot)",
     )
     add(
         "--draws",
         type=int,
         metavar="K",
-        help="with --smc: completions behind a value that is not greedy (default: 4)",
+        help="with --smc: completions per value estimate, unless it is greedy (default: 4)",
     )
     add(
         "--correct",
         action="store_true",
         default=None,
-        help="with --smc and a run: the base's tilted law, proposed by the tuned model",
+        help="with --smc and a run: draw from the base's tilted law, with the tuned model as proposal",
     )
     add(
         "--show",
         choices=["draw", "best", "all"],
-        help="a draw in proportion to the weights, the highest reward, or all (default: as the method says)",
+        help="completions to print: one drawn in proportion to the weights, the one of highest reward, or "
+        "all (default: best for --best-of without --tilt, else draw)",
     )
-    add("--task", metavar="TASK", help=f"for a model: its prompts and reward; {', '.join(TASKS)}")
-    add("--data-dir", metavar="DIR", help="with --task: data sets, hub or generated")
+    add("--task", metavar="TASK", help=f"for a model: the task with prompts and reward; {', '.join(TASKS)}")
+    add("--data-dir", metavar="DIR", help="with --task: folder of the data sets, or hub, or generated")
     add("--data", metavar="FILE", help="with --task custom: prompts as JSON lines, .csv or hub:USER/NAME")
-    add("--reward", metavar="FILE.py:F", help="with --task or --prompt: your reward")
+    add("--reward", metavar="FILE.py:F", help="with --task or --prompt: your own reward function")
 
 
 def steer(options: argparse.Namespace) -> int:
     """Answer prompts under a reward; print the answers and their cost."""
     method = _method(options)
     if options.task is None and options.prompt is None:
-        refuse(options, ("data_dir", "data", "reward"), "is for --task: a run has data and reward of its own")
-        refuse(options, OF_MODELS, "needs --task or --prompt: a run decodes as it was trained")
+        refuse(options, ("data_dir", "data", "reward"), "is for --task: a run has its own data and reward")
+        refuse(options, OF_MODELS, "needs --task or --prompt: a run is decoded with its own settings")
         refuse_model(options.model, "name a reward with --task, or with --prompt TEXT --reward FILE.py:F")
         answers, task = _of_run(options, method)
     else:
@@ -96,10 +97,10 @@ def steer(options: argparse.Namespace) -> int:
 
 
 def _method(options: argparse.Namespace) -> Steering:
-    """The steering that the options ask for."""
+    """Return the `BestOf` or `SMC` of the options."""
     require(
         options.best_of is None or options.smc is None,
-        "--best-of and --smc are two ways to steer: give one of them",
+        "give either --best-of or --smc, not both",
     )
     if options.smc is None:
         refuse(options, OF_SMC, "needs --smc N")
@@ -176,7 +177,7 @@ def _of_model(options: argparse.Namespace, method: Steering) -> tuple[Answers, T
 
 
 def _task(options: argparse.Namespace, source: Source, length: int) -> tuple[LanguageTask, Scorer]:
-    """The task of the options, and its reward; both are checked before weights are loaded."""
+    """Return the task of the options with its reward; check both before weights are loaded."""
     from types import SimpleNamespace
 
     from dtm.config import LanguageConfig, RewardConfig, RunConfig
@@ -188,11 +189,11 @@ def _task(options: argparse.Namespace, source: Source, length: int) -> tuple[Lan
 
     reward = RewardConfig(function=options.reward)
     if options.prompt is not None:
-        refuse(options, ("task", "data_dir", "data", "prompts"), "is for --task: --prompt asks one thing")
+        refuse(options, ("task", "data_dir", "data", "prompts"), "is for --task: --prompt gives one question")
         require(
             options.reward is not None,
-            "--prompt has no reward to steer by: name yours with --reward FILE.py:FUNCTION, or a benchmark "
-            "with --task",
+            "--prompt has no reward to steer by: give your own with --reward FILE.py:FUNCTION, or choose a "
+            "benchmark with --task",
         )
         rows = {split: [{"prompt": options.prompt}] for split in ("train", "validation", "test")}
         function = load_object(options.reward, "reward")
@@ -202,8 +203,8 @@ def _task(options: argparse.Namespace, source: Source, length: int) -> tuple[Lan
     else:
         require(
             options.task in TASKS,
-            f"--task {options.task}: steered models answer these tasks. {nearest(options.task, TASKS)} Other "
-            "tasks: dtm sample RUN, whose reward is its own",
+            f"--task {options.task}: no such task for a model. {nearest(options.task, TASKS)} For other "
+            "tasks, steer a run: dtm sample RUN",
         )
         config = RunConfig(
             task=LanguageConfig(
@@ -234,7 +235,7 @@ def _print_answers(answers: Answers, task: Task, show: str) -> None:
 
 
 def describe(answers: Answers, show: str) -> list[str]:
-    """What the answers are, how well the particles carry the law, and the cost."""
+    """Describe the answers, the quality of the particles, and the cost."""
     from dtm.steering import SMC
     from dtm.steering.best_of import kl_bound
 

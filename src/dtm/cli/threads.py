@@ -1,4 +1,4 @@
-"""The option --threads, and the choice where it is not given."""
+"""The option --threads, and the default number of threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 OMP = "OMP_NUM_THREADS"
 HELP = "threads of the CPU (default: as many as cores are free, or OMP_NUM_THREADS)"
 WATCH = Watch.start()
-"""Watches the cores since the command was started, while it imports and parses."""
+"""Counts busy cores from the start of the command, while it imports and parses."""
 
 
 def add_threads(add: Callable[..., object]) -> None:
@@ -25,10 +25,10 @@ def add_threads(add: Callable[..., object]) -> None:
 
 
 def set_threads(asked: int | None, found: RunFolder | None = None) -> None:
-    """Set the number of threads and say so where it is not torch's own.
+    """Set the number of threads, and print it if it is not torch's default.
 
-    A run that is continued on as many processes keeps the number that it was started with: another one sums
-    in another order.
+    A run that is continued on as many processes keeps its number of threads: with another number, sums are
+    taken in another order and the last digits differ.
     """
     import torch
 
@@ -41,7 +41,8 @@ def set_threads(asked: int | None, found: RunFolder | None = None) -> None:
         number = max(1, started["threads"])
         if number != most:
             notice = (
-                f"threads: {number}, as the run was started with; --threads N changes it, and last digits"
+                f"threads: {number}, as at the start of the run; --threads N changes it, and the last digits "
+                "of results with it"
             )
     elif asked is None and OMP not in os.environ:
         free = WATCH.free_cores()
@@ -54,10 +55,10 @@ def set_threads(asked: int | None, found: RunFolder | None = None) -> None:
 
 
 def share_threads(asked: int | None, jobs: int) -> None:
-    """Let the processes that this command starts share the free cores; a single one chooses by itself."""
+    """Set the threads of the processes that this command starts; a single process sets its own."""
     require(asked is None or asked >= 1, f"--threads must be at least 1, got {asked}")
     if asked is None and jobs > 1 and OMP not in os.environ:
         asked = max(1, choose(WATCH.free_cores(), cores()) // jobs)
         print(f"threads: {asked} for each run; --threads N sets it", flush=True)
     if asked is not None:
-        os.environ[OMP] = str(asked)  # of the processes that are started
+        os.environ[OMP] = str(asked)  # read by the processes that are started

@@ -19,13 +19,13 @@ Entries = dict[str, dict[int, Run]]
 
 
 def audited(runs: Sequence[Run]) -> tuple[Entries, list[str]]:
-    """The runs by method and seed, and notes for the reader; runs that are not comparable are refused."""
-    require(bool(runs), "nothing to compare: name the folders of finished runs")
+    """Return the runs by method and seed, and notes for the reader; raise an error if not comparable."""
+    require(bool(runs), "no runs to compare: name the folders of finished runs")
     entries = _by_method(runs)
     seeds = {name: sorted(found) for name, found in entries.items()}
     first, expected = next(iter(seeds.items()))
     for name, found in seeds.items():
-        require(found == expected, f"{first} was run with the seeds {expected}, {name} with {found}")
+        require(found == expected, f"{first} has runs with the seeds {expected}, {name} with {found}")
     for of_seeds in entries.values():
         _one_setting(list(of_seeds.values()))
     reference = entries[first]
@@ -40,11 +40,11 @@ def audited(runs: Sequence[Run]) -> tuple[Entries, list[str]]:
 
 
 def read_fingerprint(run: Run) -> dict[str, Any]:
-    """The fingerprint that the run wrote when it started."""
+    """Read the fingerprint that the run wrote at its start."""
     path = run.folder.fingerprint
     require(
         path.is_file(),
-        f"{run.path} has no {path.name}: it was made before runs could be compared. Run it again.",
+        f"{run.path} has no {path.name}, which a comparison needs. Run it again.",
         CheckpointError,
     )
     return read_object(path)
@@ -56,10 +56,9 @@ def _by_method(runs: Sequence[Run]) -> Entries:
         config = run.config
         require(
             config.budget is not None,
-            f"{run.path} had no budget: what each run may spend must be said, or the longest would win. "
-            "Train with --budget",
+            f"{run.path} had no budget, and runs are compared at the same budget. Train it with --budget",
         )
-        require(run.is_finished, f"{run.path} has not finished: continue it first", CheckpointError)
+        require(run.is_finished, f"{run.path} has not finished: continue it with --resume", CheckpointError)
         of_seeds = entries.setdefault(label(config.method.name), {})
         require(
             config.seed not in of_seeds,
@@ -70,7 +69,7 @@ def _by_method(runs: Sequence[Run]) -> Entries:
 
 
 def _one_setting(runs: Sequence[Run]) -> None:
-    """Refuse seeds of a method with different settings."""
+    """Raise an error if the seeds of a method have different settings."""
     first = runs[0].config
     for run in runs[1:]:
         own = [field for field in differing(first, run.config) if is_own(field)]
@@ -83,21 +82,21 @@ def _one_setting(runs: Sequence[Run]) -> None:
 
 
 def _alike(first: Run, second: Run) -> list[str]:
-    """Refuse two runs of one seed that differ in more than the method; return differences in rounding."""
+    """Raise an error if two runs of a seed differ in more than the method; return notes on rounding."""
     one, other = read_fingerprint(first), read_fingerprint(second)
     deciding, rounding = dict(GROUPS), dict(ROUNDS)
     if Budget.parse(str(first.config.budget)).unit == "seconds":
-        deciding["hardware"] = rounding.pop("hardware")  # another machine does more in a minute
+        deciding["hardware"] = rounding.pop("hardware")  # other hardware does other work per minute
     found = list(differences(deciding, one, other))
     if found:
         listed = "\n".join(found)
         raise ConfigError(f"{first.path} and {second.path} differ in more than the method:\n{listed}")
     lines = [line.strip() for line in differences(rounding, one, other)]
-    return [f"not all runs are alike in {', '.join(lines)}"] if lines else []
+    return [f"the runs differ in {', '.join(lines)}, which changes rounding"] if lines else []
 
 
 def _alike_over_seeds(runs: Sequence[Run]) -> None:
-    """Seeds may differ in the order of the training prompts alone."""
+    """Raise an error if seeds differ in more than the order of the training prompts."""
     groups = {group: title for group, title in GROUPS.items() if group != "training"}
     first = read_fingerprint(runs[0])
     for run in runs[1:]:

@@ -1,11 +1,11 @@
-"""Extend a tuning grid whose best value lies at its edge, without giving any method more trials than another.
+"""Extend a tuning grid whose best value lies at its edge; all methods get the same number of trials.
 
-A round adds one trial to *every* method, as long as the best trial of some method is at an edge and at most
-`EXTENSIONS` times:
+A round adds one trial to *every* method. Rounds are added while the best trial of some method is at an edge,
+at most `EXTENSIONS` times:
 
-    best at an edge     the next value beyond it, as far again as its neighbour
-    best inside         the next setting of its grid, or a learning rate between the best one and the better
-                        of its neighbours where the grid is used up
+    best at an edge     the next value beyond it, in the ratio of the last two values
+    best inside         the next setting of its grid; after the last one, a learning rate between the best
+                        one and the better of its neighbours
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from dtm.config.serialise import leaves, nested
 from dtm.errors import ConfigError
 
 EXTENSIONS = 3
-"""Rounds at most."""
+"""Largest number of rounds."""
 RATE = "optimizer.lr"
 FEWEST = 3
-"""Values of a field below which it has no inside."""
+"""Fewest values of a field that have an inside, so that the field can be extended."""
 
 
 def beyond(tried: Sequence[RunConfig], best: RunConfig) -> tuple[str, RunConfig] | None:
-    """The field of ``best`` that is at an edge of what was tried, and the setting beyond; None: no field is.
+    """Return a field of ``best`` at an edge of the tried values, and the setting beyond it; None if inside.
 
-    The learning rate comes first, then numbers of the method to which its knobs gave three values or more.
+    The learning rate comes first, then numbers of the method with three tried values or more.
     """
     own = leaves(best)
     for field in [RATE, *(name for name in own if name.startswith("method.") and name != "method.name")]:
@@ -38,15 +38,15 @@ def beyond(tried: Sequence[RunConfig], best: RunConfig) -> tuple[str, RunConfig]
             try:
                 return field, with_value(best, field, further)
             except ConfigError:
-                continue  # the method refuses the value: this edge is its own
+                continue  # the method does not allow the value
     return None
 
 
 def between(tried: Sequence[RunConfig], rewards: Sequence[float], best: int) -> RunConfig:
-    """The best setting with a learning rate half way, in log, to the better of its two neighbours.
+    """Return the best setting with a learning rate half way, in log, to the better of its two neighbours.
 
     ``rewards`` are those of ``tried``, −inf for a trial that failed. Only neighbours in the same settings
-    count; where there is none, the rate is twice that of the best.
+    count; without a neighbour, the rate is twice that of the best.
     """
     own, rate = tried[best], tried[best].optimizer.lr
     peers = {
@@ -62,12 +62,12 @@ def between(tried: Sequence[RunConfig], rewards: Sequence[float], best: int) -> 
 
 
 def with_value(config: RunConfig, field: str, value: Any) -> RunConfig:
-    """A configuration with one field of the method's own changed."""
+    """Return the configuration with one field of the method changed."""
     return changed(config, nested(field, value))
 
 
 def _next_value(value: Any, tried: Sequence[Any]) -> float | int | None:
-    """The value beyond an extreme of those tried, in the ratio of the last two; None: it is inside."""
+    """Return the value beyond an extreme of the tried ones, in the ratio of the last two; None if inside."""
     numbers = sorted({x for x in tried if isinstance(x, int | float) and not isinstance(x, bool)})
     if len(numbers) < FEWEST or numbers[0] <= 0 or value not in (numbers[0], numbers[-1]):
         return None
@@ -79,5 +79,5 @@ def _next_value(value: Any, tried: Sequence[Any]) -> float | int | None:
 
 
 def _rounded(value: float) -> float:
-    """Three digits."""
+    """Round to three digits."""
     return float(f"{value:.3g}")

@@ -1,6 +1,6 @@
-"""Results of a comparison: a row for every run, intervals over seeds, a table, a figure and JSON.
+"""Results of a comparison: a row per run, intervals over seeds, a table, a figure and JSON.
 
-Test prompts are used once, here, for models that were chosen without them; a run keeps its results.
+Test prompts are used only here, for models that were chosen without them; a run's folder keeps the results.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AXES = {
 }
 METHOD = (
     "mean over seeds, with the 95 % interval mean ± t·s/√n: s the standard deviation of n seeds, t Student's "
-    "with n − 1 degrees of freedom. It speaks of seeds, not of other test prompts; a single seed has none."
+    "with n − 1 degrees of freedom. It covers other seeds, not other test prompts; a single seed has none."
 )
 
 
@@ -43,29 +43,29 @@ class Row:
     method: str
     seed: int
     run: str
-    """Its folder."""
+    """Folder of the run."""
     finished: str
-    """Why it ended: its budget, or a plateau before."""
+    """Reason for the run's end: its budget, or a plateau before it."""
     test: dict[str, float]
     """Measures on the test prompts."""
     validation: dict[str, float]
     """The last of the run's own evaluations."""
     cost: dict[str, int | float]
-    """Seconds, tokens and operations spent, and the most bytes held."""
+    """Seconds, tokens and FLOPs spent, and peak memory in bytes."""
     curve: list[dict[str, Any]]
-    """The run's own evaluations, with what was spent before each."""
+    """The run's own evaluations, each with the cost up to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All rows, and what they have in common."""
+    """All rows, and the settings that they share."""
 
     budget: Budget
     rows: list[Row]
     base: dict[str, float]
     """Measures of the base on the test prompts."""
     best: float | None
-    """The highest mean reward possible on the validation prompts, where the task knows it."""
+    """Highest possible mean reward on the validation prompts, if the task knows it."""
     settings: dict[str, dict[str, Any]]
     """Each method's own fields."""
     shared: dict[str, Any]
@@ -74,16 +74,16 @@ class Comparison:
     """Notes for the reader of the table."""
     trials: list[Trial] = field(default_factory=list)
     beside: Beside | None = None
-    """Steered sampling of the base, where it was asked for."""
+    """Steered sampling of the base, with --also."""
 
     @property
     def methods(self) -> list[str]:
-        """In the order in which they were named."""
+        """Names of the methods, in the order in which they were given."""
         return list(self.settings)
 
     @property
     def seeds(self) -> list[int]:
-        """The same for all methods."""
+        """Seeds of the runs, the same for all methods."""
         return [row.seed for row in self.of(self.methods[0])]
 
     def of(self, method: str) -> list[Row]:
@@ -101,7 +101,7 @@ class Comparison:
         }
 
     def figure(self) -> Figure:
-        """Validation measures against what was spent: the mean of a method's seeds, and their range."""
+        """Plot validation measures against the cost: mean and range over the seeds of each method."""
         spent = f"spent_{self.budget.unit}"
         curves = {
             name: [[{**point, "tilt": point[spent]} for point in row.curve] for row in self.of(name)]
@@ -111,7 +111,7 @@ class Comparison:
         return comparison_figure(curves, self.best, axis, styles=PLAIN)
 
     def to_json(self, command: str) -> dict[str, Any]:
-        """Everything, with where and how it was made."""
+        """Return all results as JSON values, with the command and the environment that made them."""
         return {
             "command": command,
             "commit": environment()["commit"],
@@ -132,14 +132,14 @@ class Comparison:
 
 
 def with_sampling(comparison: Comparison, runs: Sequence[Run], also: str, tilt: float | None) -> Comparison:
-    """The comparison with the base's steered samples beside the runs; ``also`` as in best-of-16,smc-16."""
+    """Add steered samples of the base to a comparison; ``also`` as in best-of-16,smc-16."""
     found = beside(runs, also, tilt, comparison.seeds)
     spent = fmean(float(row.cost["spent_tokens"]) for row in comparison.rows)
     return replace(comparison, beside=found, notes=[*comparison.notes, *found.notes(spent)])
 
 
 def gather(runs: Sequence[Run], trials: Sequence[Trial] = ()) -> Comparison:
-    """The comparison of finished runs, which must differ in nothing but the method and the seed."""
+    """Compare finished runs, which may differ only in the method and the seed."""
     entries, notes = audited(runs)
     rows = [_row(run) for of_seeds in entries.values() for _, run in sorted(of_seeds.items())]
     configs = {name: next(iter(of_seeds.values())).config for name, of_seeds in entries.items()}
@@ -152,7 +152,7 @@ def gather(runs: Sequence[Run], trials: Sequence[Trial] = ()) -> Comparison:
         if budget.share(row.cost) < 1
     ]
     fell_back = [
-        f"{run.path} went on with exact rollouts: {run.summary['exact_because']}"
+        f"{run.path} changed to exact rollouts: {run.summary['exact_because']}"
         for of_seeds in entries.values()
         for run in of_seeds.values()
         if run.summary.get("exact_because")
@@ -170,7 +170,7 @@ def gather(runs: Sequence[Run], trials: Sequence[Trial] = ()) -> Comparison:
 
 
 def interval(values: Sequence[float]) -> dict[str, float | None]:
-    """Mean, and the ends of its 95 % interval by Student's t; None for a single value.
+    """Return the mean and the ends of its 95 % interval by Student's t, None for a single value.
 
     >>> round(interval([1.0, 2.0, 3.0])["high"], 3)
     4.484
@@ -185,7 +185,7 @@ def interval(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def memory_words(comparison: Comparison) -> str:
-    """How peak memory was measured."""
+    """Return the words for the way in which peak memory was measured."""
     on_gpu = comparison.shared["numerics"]["attention"].startswith("cuda")
     return "allocated by torch on the GPU" if on_gpu else "resident set of the process"
 
@@ -209,7 +209,7 @@ def _test_of_run(run: Run) -> dict[str, float]:
 
 
 def _test_of_base(run: Run) -> dict[str, float]:
-    """The base of a run, under its decoder."""
+    """Measure the base of a run with the run's decoder."""
     return kept_json(
         run.path / "test-base.json",
         lambda: _tested(run, run.assembly.base),

@@ -1,7 +1,7 @@
-"""Steered sampling of the base beside tuned models: the same test prompts, reward and decoder, no training.
+"""Compare tuned models with steered sampling of the base: same test prompts, reward and decoder, no training.
 
-Tuning is paid once, steering with every answer: a row has its cost of an answer, and the table's notes say
-how many answers cost as much as a run. The tilted law's own mean reward is the line to hold both against.
+Tuning costs once, steering costs with every answer: a row has the cost per answer, and the table's notes say
+how many answers cost as much as a run. The mean reward of the tilted law is the reference for both.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ from dtm.steering.steer import require_tilt
 from dtm.steering.task import Answers
 
 ROLLOUTS = 128
-"""Of the base, for each test prompt, behind the tilted law's mean reward."""
+"""Rollouts of the base per test prompt from which the tilted law's mean reward is estimated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One way to steer the base, with one seed of its noise."""
+    """Results of one way to steer the base, with one seed of the draws."""
 
     method: str
     seed: int
     test: dict[str, float]
     """Measures on the test prompts."""
     forwards: float
-    """Forward passes of one row, of an answer."""
+    """Forward passes per answer, counted per row."""
     rewards: float
-    """Reward calls of an answer."""
+    """Reward calls per answer."""
     tokens: float
-    """Positions through the model, of an answer."""
+    """Token positions per answer that the model processed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Everything that a comparison shows beside tuned models."""
+    """Results of steered sampling in a comparison, and of the tilted law."""
 
     rows: list[Sampled]
     forwards: float
-    """Forward passes of one draw of the base."""
+    """Forward passes per draw of the base."""
     tokens: float
-    """Positions through the model, of one draw of the base."""
+    """Token positions per draw of the base that the model processed."""
     tilted: TiltedMean | None
-    """None: no tilt is known."""
+    """Mean reward of the tilted law; None if no tilt is known."""
 
     @property
     def methods(self) -> list[str]:
-        """In the order in which they were named."""
+        """Names of the methods, in the order in which they were given."""
         return list(dict.fromkeys(row.method for row in self.rows))
 
     def of(self, method: str) -> list[Sampled]:
@@ -70,15 +70,15 @@ class Beside:
         return [row for row in self.rows if row.method == method]
 
     def notes(self, spent: float) -> list[str]:
-        """The number of answers that cost as much as a run of ``spent`` tokens, and what is uncertain."""
+        """Return notes: how many answers cost as much as a run of ``spent`` tokens, and warnings."""
         found = []
         for name in self.methods:
             each = fmean(row.tokens for row in self.of(name))
             extra = each - self.tokens
             if extra > 0:
                 found.append(
-                    f"{name}: {each:.3g} tokens per answer, a single draw {self.tokens:.3g}; a run's tokens "
-                    f"are the difference of {spent / extra:,.0f} answers"
+                    f"{name}: {each:.3g} tokens per answer, {self.tokens:.3g} for a single draw; training "
+                    f"costs as much as this difference for {spent / extra:,.0f} answers"
                 )
         if self.tilted is not None and self.tilted.poor:
             found.append(
@@ -89,13 +89,13 @@ class Beside:
 
 
 def check_also(text: str, tilt: float | None, configs: Mapping[str, RunConfig]) -> None:
-    """Refuse a wrong --also before anything runs; ``configs`` are those of the methods."""
+    """Raise an error for a wrong --also before any run; ``configs`` are the methods' configurations."""
     require_tilt(tilt)
     assumed = 1.0 if tilt is None and any(map(_anneals, configs.values())) else tilt
     _named(text, assumed)
     require(
         all(config.decoding.temperature > 0 for config in configs.values()),
-        "--also steers draws of the base, and at decoding.temperature 0 they are all alike: set "
+        "--also steers draws of the base, which are all equal at decoding.temperature 0: set "
         "--decoding.temperature 1",
     )
 
@@ -118,7 +118,7 @@ def beside(runs: Sequence[Run], text: str, tilt: float | None, seeds: Sequence[i
 
 def _named(text: str, tilt: float | None) -> list[Steering]:
     methods = [parse_steering(name, tilt) for name in text.split(",") if name.strip()]
-    require(bool(methods), "--also names nothing: write best-of-N or smc-N, for example best-of-16,smc-16")
+    require(bool(methods), "--also is empty: write best-of-N or smc-N, for example best-of-16,smc-16")
     names = [method.name for method in methods]
     require(len(set(names)) == len(names), f"--also: {text} names a method twice")
     return methods
@@ -164,7 +164,7 @@ def _measures(assembly: Assembly, answers: Answers, group: torch.Tensor) -> dict
 
 
 def _rollouts(assembly: Assembly) -> dict[str, Any]:
-    """Rewards of plain rollouts of the base on the test prompts, and the cost of one."""
+    """Draw plain rollouts of the base on the test prompts; return their rewards, and the cost per rollout."""
     prompts = held_out(assembly.task, replace(assembly.config.evaluation, split="test"))
     steered = api.steer(assembly, assembly.base, BestOf(n=ROLLOUTS), prompts, _noise(-1)).steered
     count = len(steered.reward)

@@ -1,7 +1,7 @@
-"""Settings that may differ between compared runs: the method and its own fields.
+"""Settings that may differ between compared runs: the method and the fields of its own.
 
-Its own are its section, the learning rate, and the fields of its loop (`dtm.loop.policies.OWN`). All else is
-shared, and `dtm.comparison.audit` refuses runs in which it is not.
+A method's own fields are its section, the learning rate, and the fields of its loop
+(`dtm.loop.policies.OWN`). All other fields are shared; `dtm.comparison.audit` checks that they are equal.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dtm.errors import ConfigError, nearest, require
 from dtm.loop.policies import check_settings, is_own, is_under, other_fields
 
 Changes = Mapping[str, Any]
-"""Fields to change: those of the configuration by section, or the method's own by name."""
+"""Fields to change: nested by section, or the method's own fields by name."""
 
 
 def label(method: str) -> str:
-    """A method's short name in tables, folders and flags: of file.py:Class, the class.
+    """Return a method's short name in tables, folders and flags; for file.py:Class this is the class.
 
     >>> label("c-dtm"), label("my_method.py:MyMethod")
     ('c-dtm', 'MyMethod')
@@ -31,9 +31,9 @@ def label(method: str) -> str:
 
 
 def parse_names(text: str) -> list[str]:
-    """Methods with commas between, each checked to exist."""
+    """Parse the names of methods, separated by commas; each must exist."""
     names = [name.strip() for name in text.split(",") if name.strip()]
-    require(bool(names), f"--methods names none. {nearest('', METHODS)}")
+    require(bool(names), f"--methods is empty. {nearest('', METHODS)}")
     for name in names:
         load_method_class(name)
     require(len({label(name) for name in names}) == len(names), f"--methods: {text} names a method twice")
@@ -41,7 +41,7 @@ def parse_names(text: str) -> list[str]:
 
 
 def parse_set(text: str) -> tuple[str, Changes]:
-    """``spg.optimizer.lr=3e-5`` or ``spg.draws=4`` as the method and its changes."""
+    """Parse ``spg.optimizer.lr=3e-5`` or ``spg.draws=4`` into the method and its changes."""
     place, equals, value = text.partition("=")
     name, dot, field = place.partition(".")
     require(
@@ -52,7 +52,7 @@ def parse_set(text: str) -> tuple[str, Changes]:
 
 
 def read_settings(path: Path) -> list[tuple[str, Changes]]:
-    """The same from a YAML file with a section for each method."""
+    """Read the changes of each method from a YAML file with a section per method."""
     found = read_mapping(path)
     for name, changes in found.items():
         require(isinstance(changes, Mapping), f"{path}: {name} must be a section of fields, got {changes!r}")
@@ -62,7 +62,7 @@ def read_settings(path: Path) -> list[tuple[str, Changes]]:
 def contestants(
     start: RunConfig, names: Sequence[str], given: Sequence[tuple[str, Changes]]
 ) -> dict[str, RunConfig]:
-    """The configuration of every method by its label, with the settings given for it."""
+    """Return the configuration of every method, by its label, with its changes applied."""
     changes: dict[str, Changes] = {label(name): {} for name in names}
     for name, further in given:
         require(name in changes, f"{name} has settings, but is not compared. {nearest(name, changes)}")
@@ -74,25 +74,23 @@ def contestants(
 
 
 def with_method(config: RunConfig, name: str) -> RunConfig:
-    """The same run with another method; the recipe's own keeps its settings."""
+    """Return the configuration with another method; the recipe's own method keeps its settings."""
     return config if config.method.name == name else replace(config, method=configure_method(name))
 
 
 def changed(config: RunConfig, changes: Changes) -> RunConfig:
-    """A contestant with fields of its own changed; a field that all share is refused."""
+    """Change a method's own fields in its configuration; a shared field is an error."""
     name = label(config.method.name)
     result = update(config, dict(_placed(changes)), where=name)
     shared = [field for field in differing(config, result) if not is_own(field)]
     if shared:
         flag = shared[0].replace("_", "-")
-        raise ConfigError(
-            f"{name}: {shared[0]} is not the method's own, all must share it: give it to all with --{flag}"
-        )
+        raise ConfigError(f"{name}: {shared[0]} must be equal for all methods: set it with --{flag}")
     return result
 
 
 def _placed(changes: Changes) -> Iterator[tuple[str, Any]]:
-    """The changes from the top of a configuration on; other names are fields of the method's section."""
+    """Return the changes nested from the top of a configuration; plain names are the method's fields."""
     sections = {field.name for field in fields(RunConfig)}
     inner: dict[str, Any] = {}
     for key, value in changes.items():
@@ -106,13 +104,13 @@ def _placed(changes: Changes) -> Iterator[tuple[str, Any]]:
 
 
 def differing(first: RunConfig, second: RunConfig) -> list[str]:
-    """The fields in which two configurations differ."""
+    """Return the fields in which two configurations differ."""
     before, after = leaves(first), leaves(second)
     return [name for name in before | after if before.get(name) != after.get(name)]
 
 
 def own_settings(config: RunConfig) -> dict[str, Any]:
-    """The method's own fields that it reads: its section, the learning rate, and those of its loop."""
+    """Return the method's own fields with their values: its section, learning rate, and loop."""
     unread = other_fields(load_method_class(config.method.name))
     ends = ("tilt.final", "iterate.iterations") if config.budget is not None else ()
     return {

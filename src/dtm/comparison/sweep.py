@@ -1,4 +1,4 @@
-"""Many runs, some side by side: each is a process of its own, in a folder of its own.
+"""Start many runs, some at the same time, each as a separate process with its own folder.
 
 A sweep can be stopped and started again at any time: runs that have finished are kept, runs that were
 stopped continue. Several small models share one GPU well, because each leaves it idle between kernels.
@@ -42,14 +42,14 @@ POLL = 0.2
 
 
 def over_seeds(settings: Mapping[str, RunConfig], seeds: Sequence[int]) -> dict[str, RunConfig]:
-    """``NAME-SEED`` for every setting and seed, seeds outermost: the first results cover all settings."""
+    """Return a run ``NAME-SEED`` per setting and seed; all settings run with the first seed first."""
     return {
         f"{name}-{seed}": replace(config, seed=seed) for seed in seeds for name, config in settings.items()
     }
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Mean, lowest and highest."""
+    """Return the mean, lowest and highest value."""
     return {"mean": fmean(values), "low": min(values), "high": max(values)}
 
 
@@ -63,11 +63,11 @@ def run_all(
     processes: int = 1,
     track: str | None = None,
 ) -> dict[str, Run]:
-    """Train (or pretrain) every configuration in ``out/NAME``, ``jobs`` at a time; the finished runs.
+    """Train (or pretrain) every configuration in ``out/NAME``, ``jobs`` at a time; return the finished runs.
 
-    Each run has ``processes`` processes. A run that fails does not stop the others; at the end the failures
-    are named with their logs, as an error if all must finish. ``track`` is a tracker with a title,
-    "wandb:TITLE"; each run is one of the tracker's, called TITLE-NAME.
+    Each run has ``processes`` processes. A run that fails does not stop the others; if all must finish, an
+    error at the end names the failed runs with their logs. ``track`` is a tracker with a title,
+    "wandb:TITLE"; it shows each run as TITLE-NAME.
     """
     require(jobs >= 1, f"jobs must be at least 1, got {jobs}")
     require(processes >= 1, f"--processes must be at least 1, got {processes}")
@@ -91,7 +91,7 @@ def run_all(
                     if not job.is_finished:
                         failed.append(job)
         except Interrupted:
-            raise DtmError("stopped; every run has saved itself, and the same command goes on") from None
+            raise DtmError("stopped; every run has saved itself. The same command continues them") from None
         finally:
             _stop(running)
     if failed and all_must_finish:
@@ -104,7 +104,7 @@ def run_all(
 
 
 def _left(begin: float, done: int, total: int) -> str:
-    """The time that the other runs need at the rate so far."""
+    """Estimate the remaining time, at the rate so far."""
     if done == total:
         return ""
     seconds = (time.perf_counter() - begin) / done * (total - done)
@@ -112,14 +112,14 @@ def _left(begin: float, done: int, total: int) -> str:
 
 
 def plan(configs: Mapping[str, RunConfig], out: Path, verb: Verb = "train") -> dict[str, str]:
-    """Each run of `run_all` and its state: finished, to be continued, or new; nothing is written."""
+    """Return the state of each run of `run_all`: finished, to be continued, or new; write nothing."""
     return {job.name: job.state for job in _checked_jobs(configs, out, verb)}
 
 
 def _checked_jobs(configs: Mapping[str, RunConfig], out: Path, verb: Verb) -> list[_Job]:
-    """A job for every configuration; settings and folders that cannot be run are refused."""
+    """Make a job for every configuration; raise an error for invalid settings or folders."""
     require_parent(out)
-    if verb == "train":  # all from one base, also if another pretraining ends while they go
+    if verb == "train":  # one base for all runs, even if another pretraining finishes meanwhile
         configs = {name: _with_base(config) for name, config in configs.items()}
     found = [_Job(name, config, out / name, verb) for name, config in configs.items()]
     for job in found:
@@ -129,7 +129,7 @@ def _checked_jobs(configs: Mapping[str, RunConfig], out: Path, verb: Verb) -> li
 
 
 def _with_base(config: RunConfig) -> RunConfig:
-    """The configuration with the folder of its base written down."""
+    """Return the configuration with the folder of its base filled in."""
     if config.model.base is not None:
         return located(config)
     folder = find_base(config)
@@ -139,7 +139,7 @@ def _with_base(config: RunConfig) -> RunConfig:
 
 
 def _stop(jobs: Sequence[_Job]) -> None:
-    """Ask all runs to save themselves, then wait until each has."""
+    """Signal all runs to save a checkpoint and stop; wait for them."""
     processes = [job.process for job in jobs if job.process is not None]
     for process in processes:
         process.terminate()
@@ -150,7 +150,7 @@ def _stop(jobs: Sequence[_Job]) -> None:
 def sweep_rows(
     settings: Sequence[str] | Mapping[str, object], seeds: Sequence[int], runs: Mapping[str, Run]
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Mean, lowest and highest over seeds of each setting's held-out measures."""
+    """Return mean, lowest and highest held-out measures over the seeds of each setting."""
     rows = {}
     for name in settings:
         found = [_measures(runs[f"{name}-{seed}"]) for seed in seeds]
@@ -161,7 +161,7 @@ def sweep_rows(
 def sweep_table(
     rows: Mapping[str, Mapping[str, Mapping[str, float]]], seeds: Sequence[int], width: int
 ) -> Table:
-    """Return the rows for a terminal. Settings are never cut, one field per line: they tell the rows apart.
+    """Format the rows as a table for the terminal; names of settings are wrapped, never cut.
 
     Where a column for each measure would break numbers, the measures of a setting stand below each other.
     """
@@ -180,7 +180,7 @@ def sweep_table(
 
 
 def sweep_markdown(rows: Mapping[str, Mapping[str, Mapping[str, float]]], seeds: Sequence[int]) -> str:
-    """The rows for a page."""
+    """Format the rows as Markdown."""
     measures = list(next(iter(rows.values())))
     lines = [f"| setting | {' | '.join(measures)} |", "|---|" + "--:|" * len(measures)]
     lines += [
@@ -191,7 +191,7 @@ def sweep_markdown(rows: Mapping[str, Mapping[str, Mapping[str, float]]], seeds:
 
 
 def sweep_csv(settings: Sequence[str], seeds: Sequence[int], runs: Mapping[str, Run]) -> str:
-    """One line for each run: its setting, its seed and its measures."""
+    """Format one line per run as CSV: setting, seed and measures."""
     text = io.StringIO()
     first = runs[f"{settings[0]}-{seeds[0]}"]
     measures = list(_measures(first))
@@ -217,7 +217,7 @@ def _cell(found: Mapping[str, float], between: str) -> str:
 
 
 def _measures(run: Run) -> dict[str, float]:
-    """The tuned model's measures and, where it is known, the share of the gap that was closed."""
+    """Return the tuned model's measures and, if known, the share of the gap that it closed."""
     with reading(run.folder.summary):
         summary = run.summary
         closed = summary.get("gap_closed")
@@ -254,7 +254,7 @@ class _Job:
         return self.process is not None and self.process.poll() is not None
 
     def check(self) -> None:
-        """Refuse a folder that holds something else than this run, before anything starts."""
+        """Raise an error if the folder has other contents than this run."""
         if not (self.folder / "config.yaml").is_file():
             require_new(self.folder)
             return
@@ -267,9 +267,9 @@ class _Job:
         )
 
     def start(self, processes: int = 1, track: str | None = None) -> _Job:
-        """Begin the run, or continue it if it was stopped; it ends when this process ends."""
+        """Start the run, or continue it if it was stopped; it stops when this process ends."""
         resumes = (self.folder / "config.yaml").is_file()
-        # The file holds every field, so a configuration that comes from no recipe can start from any.
+        # The file has every field, so a configuration without a recipe can start from any recipe.
         recipe = self.config.recipe if resumes or self.config.recipe in RECIPES else next(iter(RECIPES))
         command = [sys.executable, "-m", "dtm", self.verb, recipe, "--out", str(self.folder)]
         if resumes:
@@ -293,7 +293,7 @@ class _Job:
         return self
 
     def verdict(self) -> str:
-        """A short description of how it ended."""
+        """Return a short text: the run's measures, or its log if it failed."""
         if not self.is_finished:
             return f"not finished, see {self.log}"
         run, split = Run.open(self.folder), f"{self.config.evaluation.split} prompts: "

@@ -1,4 +1,4 @@
-"""A comparison as a table: on a terminal with a column for each method, on a page with a row."""
+"""Format a comparison as a table: a column per method on a terminal, a row per method in Markdown."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ HEADS = {
 }
 """Column titles of the costs."""
 ANSWER = ("passes per answer", "rewards per answer")
-"""Column titles of what steering costs, where it is compared."""
+"""Column titles of the costs of steering, with --also."""
 
 
 def table(comparison: Comparison) -> Table:
-    """Measures and costs of the base and of every method."""
+    """Format measures and costs of the base and of every method as a table for the terminal."""
     cells = _cells(comparison)
     shown = Table("", title=_title(comparison), caption=_caption(comparison), caption_justify="left")
     for name in cells:
@@ -33,7 +33,7 @@ def table(comparison: Comparison) -> Table:
 
 
 def markdown(comparison: Comparison) -> str:
-    """The same for a page, with the notes."""
+    """Format the table as Markdown, with the notes."""
     heads = ["", *_heads(comparison)]
     lines = [f"| {' | '.join(heads)} |", "|---|" + "--:|" * (len(heads) - 1)]
     lines += [f"| {' | '.join([name, *row])} |" for name, row in _cells(comparison).items()]
@@ -62,14 +62,14 @@ def _heads(comparison: Comparison) -> list[str]:
 
 
 def _cells(comparison: Comparison) -> dict[str, list[str]]:
-    """The cells of each row or column, for the base, every method, steering and the tilted law."""
+    """Return the cells of the base, of every method, of steering and of the tilted law."""
     measures = comparison.base
     cells = {"base": [*(_number(name, value) for name, value in measures.items()), *("–" for _ in COSTS)]}
     for method, found in comparison.summary().items():
         costs = (_number(name, found[name]["mean"] or 0.0) for name in COSTS)
         cells[method] = [*(_spread(name, found[name]) for name in measures), *costs]
     if comparison.beside is not None:
-        # Tuned models decode like the base: as many passes, and no reward.
+        # Tuned models decode like the base: the same number of passes, and no reward calls.
         single = [f"{comparison.beside.forwards:.0f}", "0"]
         cells = {name: [*column, *single] for name, column in cells.items()}
         cells |= _steered(comparison.beside, list(measures))
@@ -77,7 +77,7 @@ def _cells(comparison: Comparison) -> dict[str, list[str]]:
 
 
 def _steered(beside: Beside, measures: Sequence[str]) -> dict[str, list[str]]:
-    """The cells of steered sampling, and of the tilted law, of which only the mean reward is known."""
+    """Return the cells of steered sampling, and of the tilted law, which has only a mean reward."""
     cells, none = dict[str, list[str]](), ["–" for _ in COSTS]
     for method in beside.methods:
         rows = beside.of(method)

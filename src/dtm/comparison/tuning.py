@@ -1,10 +1,10 @@
 """Tuning before a comparison: the same number of trials for every method, on validation prompts.
 
-The grid of a method is three learning rates (the one it starts with, a third and three times of it) by its
-default settings and its knobs (`Method.knobs`). Trials are taken from it in a fixed order, those with few
-changes first. Each is a run with the comparison's budget and a seed that the comparison does not use. The
-trial with the highest mean reward on validation prompts is picked; of equals, the earlier one. Where it lies
-at an edge of the grid, all methods get further trials (`dtm.comparison.extension`).
+The grid of a method is three learning rates (its default, a third and three times of it), combined with its
+default settings and each of its knobs (`Method.knobs`). Trials are taken from the grid in a fixed order, with
+few changes first. Each is a run with the comparison's budget and a seed that the comparison does not use. The
+trial with the highest mean reward on validation prompts wins; of equals, the earlier one. If it lies at an
+edge of the grid, all methods get further trials (`dtm.comparison.extension`).
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from dtm.config.serialise import leaves
 from dtm.errors import DtmError, require
 
 SEED = 1000
-"""Of every trial; comparisons use 0, 1, …"""
+"""Seed of every trial; comparisons use 0, 1, …"""
 RATES = (1.0, 1 / 3, 3.0)
-"""Learning rates of the grid, over the one that the method starts with."""
+"""Learning rates of the grid, as factors on the method's default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One setting of a method, and its result."""
+    """One tried setting of a method, and its result."""
 
     method: str
     number: int
     changed: dict[str, Any]
-    """Fields that differ from what the method starts with."""
+    """Fields that differ from the method's defaults."""
     reward: float | None
     """Mean reward on the validation prompts at the end; None if the run failed."""
     measures: dict[str, float]
     picked: bool = False
     reason: str = "grid"
-    """Why the trial was made: the grid, an extension beyond its edge, or as many trials as the others."""
+    """Reason for the trial: the grid, an extension beyond its edge, or as many trials as the others."""
 
 
 def trials(config: RunConfig, count: int) -> list[RunConfig]:
-    """The first ``count`` settings of a method's grid, the one it starts with first."""
+    """Return the first ``count`` settings of a method's grid, its defaults first."""
     knobs = _knobs(config)
     places = sorted(
         ((rate, knob) for rate in range(len(RATES)) for knob in range(len(knobs))),
@@ -62,17 +62,17 @@ def trials(config: RunConfig, count: int) -> list[RunConfig]:
 
 
 def grid_size(config: RunConfig) -> int:
-    """Settings in the grid of a method."""
+    """Return the number of settings in the grid of a method."""
     return len(RATES) * len(_knobs(config))
 
 
 def _knobs(config: RunConfig) -> tuple[Changes, ...]:
-    """Its default settings, and its knobs."""
+    """Return the method's default settings and its knobs."""
     return {}, *load_method_class(config.method.name)(config.method).tuning(config)
 
 
 def _rate(config: RunConfig, number: int) -> float:
-    """A learning rate of the grid, rounded to three digits; the one it starts with is kept."""
+    """Return a learning rate of the grid, rounded to three digits; the default is kept as it is."""
     lr = config.optimizer.lr
     return lr if number == 0 else float(f"{lr * RATES[number]:.3g}")
 
@@ -86,7 +86,7 @@ def tune(
     processes: int = 1,
     track: str | None = None,
 ) -> tuple[dict[str, RunConfig], list[Trial]]:
-    """Every method with the settings that its trials picked, and all trials."""
+    """Tune every method; return the configurations with the best settings, and all trials."""
     tried = {name: trials(config, count) for name, config in configs.items()}
     why = {name: ["grid"] * count for name in configs}
     measured: dict[str, dict[str, float]] = {}
@@ -99,7 +99,7 @@ def tune(
         }
         runs = run_all(named, out, jobs, say, all_must_finish=False, processes=processes, track=track)
         measured |= {key: run.summary["tuned"] for key, run in runs.items()}
-        found = {  # empty where a trial failed
+        found = {  # empty if a trial failed
             name: [measured.get(f"{name}-trial-{number}", {}) for number in range(count + extension)]
             for name in tried
         }
@@ -127,7 +127,7 @@ def _extend(
     out: Path,
     say: Say,
 ) -> bool:
-    """Add one trial to every method if the best of some method is at an edge; whether it was done."""
+    """Add one trial to every method if the best of some method is at an edge; return whether it was."""
     best = {name: _best(name, measures, out) for name, measures in found.items()}
     edges = {name: beyond(settings, settings[best[name]]) for name, settings in tried.items()}
     if not any(edges.values()):
@@ -148,14 +148,14 @@ def _extend(
 def _next_inside(
     start: RunConfig, settings: Sequence[RunConfig], measures: Sequence[Mapping[str, float]], best: int
 ) -> RunConfig:
-    """The next setting of the grid that was not tried, or one beside the best."""
+    """Return the next untried setting of the grid, or a setting next to the best one."""
     untried = (config for config in trials(start, grid_size(start)) if config not in settings)
     rewards = [found.get("reward", -float("inf")) for found in measures]
     return next(untried, None) or between(settings, rewards, best)
 
 
 def _best(name: str, measures: Iterable[Mapping[str, float]], out: Path) -> int:
-    """The number of the best trial; the first of equals."""
+    """Return the number of the best trial, the first of equals."""
     rewards = [found.get("reward", -float("inf")) for found in measures]
     require(max(rewards) > -float("inf"), f"no trial of {name} finished; see the logs in {out}", DtmError)
     return rewards.index(max(rewards))
@@ -167,7 +167,7 @@ def _changes(start: RunConfig, config: RunConfig) -> dict[str, Any]:
 
 
 def tuning_notes(records: Sequence[Trial]) -> list[str]:
-    """Notes for the reader: extensions of the grids, and picked learning rates that are still at an edge."""
+    """Return notes for the reader: extensions of grids, and best learning rates still at an edge."""
     notes = []
     extended = [trial for trial in records if trial.reason.startswith("beyond")]
     if extended:
@@ -181,6 +181,6 @@ def tuning_notes(records: Sequence[Trial]) -> list[str]:
         tried = [rate for rate in rates if rate is not None]
         if trial.picked and RATE in trial.changed and trial.changed[RATE] in (min(tried), max(tried)):
             notes.append(
-                f"{trial.method} took the learning rate {trial.changed[RATE]:.3g}, the edge of its grid"
+                f"{trial.method}: the best learning rate, {trial.changed[RATE]:.3g}, is the edge of its grid"
             )
     return notes

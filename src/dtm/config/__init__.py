@@ -1,4 +1,4 @@
-"""A run as one frozen value: nested dataclasses, every field documented with its symbol.
+"""Configurations: frozen, nested dataclasses with a docstring and the paper's symbol for every field.
 
 Recipes return a `RunConfig`; on the command line every field is a flag (``--tilt.step 2.5``), in a file
 every field is a YAML key. Importing this package imports no torch, so `dtm --help` stays fast.

@@ -1,4 +1,4 @@
-"""Settings of `dtm adapt`: from an autoregressive model to a masked diffusion model."""
+"""Settings of `dtm adapt`, which turns an autoregressive model into a masked diffusion model."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from dtm.errors import require
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CorpusConfig:
-    """The chat rows to train on: shares of the rows, and how many answers are right."""
+    """The chat rows to train on: share of each kind of row, and share of right answers."""
 
     general: float = 0.3
     """Share of general instructions, which the source model writes and answers itself."""
     countdown: float = 0.18
-    """Share of Countdown items in the benchmark's words."""
+    """Share of Countdown items, worded as in the benchmark."""
     arithmetic: float = 0.28
     """Share of rows with many short lines of arithmetic."""
     sudoku: float = 0.02
-    """Share of 4x4 Sudoku puzzles in the benchmark's words."""
+    """Share of 4x4 Sudoku puzzles, worded as in the benchmark."""
     sudoku_lines: float = 0.08
     """Share of rows with many short lines of Sudoku puzzles."""
     gsm8k: float = 0.14
@@ -30,23 +30,23 @@ class CorpusConfig:
     own: float = 0.0
     """Share of your own rows; they need corpus.data."""
     data_dir: str = "generated"
-    """Folder with the benchmarks' data sets, whose test items are kept out of the corpus; generated: none,
-    and GSM8K is left out."""
+    """Folder with the benchmarks' data sets, whose test items are excluded from the corpus. generated: use no
+    data sets and no GSM8K."""
     data: str | None = None
     """Your own rows, each with a "prompt" (text or messages) and a "completion": JSON lines, a .csv file, or
     hub:USER/NAME."""
     instructions: int = 12288
-    """General instructions that the source writes before training."""
+    """Number of general instructions that the source model writes before training."""
     workers: int = 4
-    """Processes that make batches ahead of the training; 0: the training makes them itself."""
+    """Processes that prepare batches ahead of the training; 0: prepare them in the training process."""
     skilled: float = 0.6
-    """Share of the training in which all answers are right, so that the model learns the tasks."""
+    """First share of the training steps, in which all answers are right, to teach the model the tasks."""
     right: float = 0.25
-    """Share of worked answers to tasks in the rest of the training. The others are guesses without reasoning,
-    or give up: the model knows the tasks but often does not try, which leaves rewards something to select."""
+    """Share of worked answers to tasks in the rest of the training. The other answers are guesses without
+    reasoning, or give up. The model then solves a task only sometimes, so that a reward can tilt it."""
     lengths: tuple[int, int, int] = (288, 448, 1376)
-    """Row lengths in tokens; the rows of a step have one of them, and rows longer than the last are left
-    out."""
+    """Allowed row lengths in tokens, ascending. All rows of a step have the same length; longer rows than
+    the last are dropped."""
 
     def __post_init__(self) -> None:
         for name in SHARES:
@@ -71,7 +71,7 @@ class CorpusConfig:
 
 
 SHARES = ("countdown", "arithmetic", "sudoku", "sudoku_lines", "gsm8k", "own", "general")
-"""Fields that are shares of the rows; the part that takes longest to make is the last."""
+"""Fields that are shares of the rows; the last one takes longest to generate."""
 
 
 def _training() -> PretrainConfig:
@@ -81,7 +81,7 @@ def _training() -> PretrainConfig:
 
 
 def run_name(source: str) -> str:
-    """The name that the folder of a run begins with.
+    """Return the first part of the name of a run's folder.
 
     >>> run_name("models/Qwen3-0.6B"), run_name("SmolLM2.Q4_1.gguf")
     ('qwen3-0.6b', 'smollm2.q4_1')
@@ -92,28 +92,29 @@ def run_name(source: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdaptConfig:
-    """Everything that decides an adaptation."""
+    """All settings of an adaptation."""
 
     recipe: str = "smollm2"
-    """Name that the run's folder begins with: the source's."""
+    """First part of the name of the run's folder: the name of the source."""
     source: str = "smollm2"
-    """smollm2, a folder in the layout of Llama, Qwen2 or Qwen3, or a GGUF file."""
+    """Autoregressive model to adapt: smollm2, a folder in the layout of Llama, Qwen2 or Qwen3, or a GGUF
+    file."""
     seed: int = 0
     """Seed of every random stream."""
     device: str = "auto"
-    """cpu, cuda, or auto: cuda where there is one."""
+    """Device of the run: cpu, cuda, or auto (cuda if available)."""
     precision: Literal["float32", "bfloat16", "auto"] = "auto"
-    """Arithmetic of the passes; auto: bfloat16 on a GPU."""
+    """Number format of forward and backward passes; auto: bfloat16 on a GPU."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Fuse the model's blocks with torch.compile; auto: on a GPU."""
     mask_token: str | None = None
-    """The token that becomes the mask, as an id or as text; none: one that text does not use."""
+    """Token of the vocabulary to use as mask token, by id or text; none: one that never occurs in text."""
     attention: Literal["full", "block"] = "full"
-    """Full or block-causal attention. Block-causal has an exact cache of finished blocks in decoding."""
+    """Full or block-causal attention; with the latter, decoding can cache finished blocks exactly."""
     block: int = 32
-    """Block size of the decoder that the model is made for, and of block-causal attention."""
+    """Block size in tokens, of the masks in training, of decoding, and of block-causal attention."""
     measured: int = 256
-    """Validation prompts per task that the result is measured on; 0: none."""
+    """Number of validation prompts per task on which the result is measured; 0: none."""
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     pretrain: PretrainConfig = field(default_factory=_training)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

@@ -1,6 +1,6 @@
-"""How much work a run may spend: wall-clock, tokens or floating-point operations of its rollouts and updates.
+"""Budgets: limit a run's rollouts and updates by wall-clock time, tokens or floating-point operations.
 
-`dtm.loop.ledger` defines what counts. Evaluations, checkpoints and loading are not part of it.
+`dtm.loop.ledger` counts the cost. Evaluations, checkpoints and loading cost nothing.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ UNITS: dict[str, tuple[Unit, float]] = {
 SPENT = ("spent_seconds", "spent_tokens", "spent_flops")
 """Cost fields of every event."""
 COOLING = 0.1
-"""Share of a budget over which the learning rate falls to zero at its end, for every method."""
+"""Last share of a budget, in which the learning rate of every method falls to zero."""
 MEASURED = 0.1
-"""Share of a budget from one evaluation to the next; the evaluation itself waits for a phase's end."""
+"""Share of a budget between evaluations; an evaluation waits for the end of a phase."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """An amount of one unit."""
+    """A limit on the cost of a run, in one unit."""
 
     text: str
-    """As it was written."""
+    """The text that it was parsed from."""
     unit: Unit
     amount: float
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """``90s``, ``5m``, ``1.5h``, ``1e8tokens`` or ``2e15flops``.
+        """Parse a text such as ``90s``, ``5m``, ``1.5h``, ``1e8tokens`` or ``2e15flops``.
 
         >>> Budget.parse("5m").amount, Budget.parse("1e8tokens").unit
         (300.0, 'tokens')
@@ -61,13 +61,13 @@ class Budget:
         return cls(text, unit, amount)
 
     def share(self, spent: Mapping[str, Any]) -> float:
-        """The spent share of the budget; above 1 if exceeded. ``spent`` has the cost fields of an event."""
+        """Return the spent share of the budget, above 1 if exceeded; ``spent`` has an event's cost fields."""
         return float(spent[f"spent_{self.unit}"]) / self.amount
 
 
 def cooling_factor(share: float) -> float:
-    """The learning rate as a fraction of what it would be without a budget, ``share`` of which is spent.
+    """Return the factor on the learning rate when ``share`` of the budget is spent.
 
-    No method is then judged by the noise of its last steps.
+    It falls to zero at the end, so that no method is measured with the noise of its last steps.
     """
     return min(1.0, max(0.0, (1 - share) / COOLING))

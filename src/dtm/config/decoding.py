@@ -1,4 +1,4 @@
-"""How completions are drawn from π_a, compared with exact ones, and measured."""
+"""Settings of decoding, of its comparison with exact decoding, and of evaluation."""
 
 from __future__ import annotations
 
@@ -10,58 +10,59 @@ from dtm.errors import require
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecodingConfig:
-    """How rollouts are drawn from π_a, in training and in evaluation alike."""
+    """Decoding of rollouts from π_a, in training and in evaluation."""
 
     order: str = "uniform"
-    """Which position is revealed next: uniform and max-probability are exact at one token per step,
-    sampled-confidence is LLaDA's rule and biased."""
+    """Rule that chooses the next position to reveal. uniform and max-probability are exact at one token per
+    step; sampled-confidence is LLaDA's rule and biased."""
     block: int | None = None
-    """B, the block size of semi-autoregressive decoding; none: any-order."""
+    """B, the block size of semi-autoregressive decoding, in tokens; none: any-order decoding."""
     tokens_per_step: int = 1
     """Tokens revealed by one forward pass; 1 is exact."""
     temperature: float = 1.0
-    """τ of the token draws; 1 samples the model's own law."""
+    """τ, the sampling temperature; 1 samples the model's own law."""
     certainty: float | None = None
-    """Also reveal every position whose likeliest token has at least this probability. Saves most
-    forward passes; each such token moves the law by at most 1 − certainty in total variation."""
+    """Also reveal every position whose most likely token has at least this probability. Saves most
+    forward passes; each such token changes the law by at most 1 − certainty in total variation."""
     cache: Literal["none", "block", "prefix"] = "none"
-    """block: only the first pass of a block is over whole sequences; the others are over the block, against
-    the keys and values that it left. A fraction of the operations, and an approximation: see audit. prefix:
-    keys and values of finished blocks are kept, which is exact where attention is block-causal; other models
-    decode without a cache."""
+    """Cache of keys and values. block: the first pass of a block runs over whole sequences and caches their
+    keys and values, later passes run over the block only; fewer operations, but an approximation (see audit).
+    prefix: cache finished blocks, which is exact for block-causal attention; other models decode without a
+    cache."""
     refresh: int = 1
-    """With a cache, blocks from one pass over whole sequences to the next: more is faster and less exact."""
+    """With the block cache: number of blocks between passes over whole sequences; more is faster and less
+    exact."""
     until_end: bool = False
-    """Stop a completion after the block with its end token, and give its place in the batch to the next
-    prompt; the rest is filled with end tokens."""
+    """Stop a completion after the block with its end token, fill the rest with end tokens, and decode the
+    next prompt in its place of the batch."""
     fp8: bool = False
-    """Decode with π_a's projections in eight bits (float8_e4m3fn, a scale for each output and each token):
-    products at up to twice the rate on GPUs of compute capability 8.9 and newer, memory for the copies, and
-    an approximation: see audit. Updates never use them."""
+    """Decode with π_a's projections in eight bits (float8_e4m3fn, a scale for each output and each token). On
+    GPUs of compute capability 8.9 and newer, products are up to twice as fast. Needs memory for the copies;
+    an approximation (see audit). Updates never use it."""
     batch: int = 256
-    """Sequences decoded together."""
+    """Number of sequences decoded together."""
     ahead: bool = False
-    """Draw the rollouts of the next refresh in a thread while the student trains; for loops that refresh. The
-    same rollouts, since π_a does not change within a phase; needs memory for both at once."""
+    """Draw the rollouts of the next refresh in a thread while the student trains; for loops that refresh the
+    buffer. The rollouts are the same, since π_a does not change within a phase; needs memory for both."""
 
     def most_per_step(self, completion: int) -> int:
-        """Most tokens that one step reveals; with certainty a whole block."""
+        """Largest number of tokens that one step reveals; with certainty, a whole block."""
         block = min(self.block or completion, completion)
         return block if self.certainty is not None else min(self.tokens_per_step, block)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditConfig:
-    """Decoding again, with the same noise, without shortcuts: cache, until-end, certainty and fp8."""
+    """Audit of decoding: decode again with the same noise, without cache, until-end, certainty and fp8."""
 
     share: float = 0.02
-    """Share of every collection of rollouts that is decoded twice to compare; 0: none."""
+    """Share of rollouts that is also decoded exactly, to compare; 0: no audit."""
     agreement: float = 0.5
-    """Least share of tokens, up to the end of a completion, that must be the same, give or take two standard
-    errors. A single other token changes most of what follows it, so that this says little about the law."""
+    """Lowest accepted share of equal tokens, up to the end of a completion, within two standard errors. One
+    different token changes most tokens after it, so this says little about the law."""
     shift: float | None = None
-    """Largest change of the mean reward, in units of the reward and beyond twice its standard error; none:
-    any. Past this limit or the one on agreement the rest of the run decodes exactly, and prints it."""
+    """Largest accepted change of the mean reward, in units of the reward, beyond two standard errors; none:
+    no limit. Once this limit or that on agreement is exceeded, the run prints it and decodes exactly."""
 
     def __post_init__(self) -> None:
         require(0 <= self.share <= 1, f"audit.share is a share in [0, 1], got {self.share:g}")
@@ -71,21 +72,21 @@ class AuditConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationConfig:
-    """Measuring on held-out prompts, at the start and after each phase."""
+    """Evaluation on held-out prompts, at the start and after each phase."""
 
     split: Literal["validation", "test"] = "validation"
-    """Which prompts: choose settings by validation, and ask test once, at the end."""
+    """Held-out prompts to measure on: validation to choose settings, test once, at the end."""
     prompts: int = 64
-    """Held-out prompts, the same at every evaluation."""
+    """Number of held-out prompts, the same at every evaluation."""
     completions: int = 8
-    """Completions of each; diversity is measured within them."""
+    """Completions per prompt; diversity is measured among them."""
     temperature: float | None = None
-    """τ of the token draws while measuring; none: that of the rollouts."""
+    """τ, the sampling temperature in evaluations; none: that of the rollouts."""
     every: int = 1
-    """Phases (or iterations) from one evaluation to the next; the last is always measured. With a budget: at
-    the first phase end after each tenth of it."""
+    """Number of phases (or iterations) between evaluations; the last is always measured. With a budget:
+    evaluate at the first phase end after each tenth of it."""
     patience: int | None = None
-    """Stop when this many evaluations in a row have not raised the mean reward; none: go on to the end."""
+    """Stop after this many evaluations in a row without a higher mean reward; none: never stop early."""
 
     def __post_init__(self) -> None:
         for name in ("prompts", "completions", "every"):

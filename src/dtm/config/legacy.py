@@ -10,7 +10,7 @@ OLD_SECTIONS = ("diffu_grpo", "wd1", "unigrpo", "spg", "vrpo", "gdpo", "trace_rl
 
 
 def is_legacy(data: Mapping[str, Any]) -> bool:
-    """Whether the fields of a YAML file are those of release 0.1.
+    """Return whether the fields of a YAML file are those of release 0.1.
 
     >>> is_legacy({"objective": {"guard": False}}), is_legacy({"method": {"name": "spg"}})
     (True, False)
@@ -22,7 +22,7 @@ def is_legacy(data: Mapping[str, Any]) -> bool:
 
 
 def convert(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The same fields under today's names; other fields are left as they are."""
+    """Rename the fields of release 0.1 to their current names; keep the other fields."""
     result = {key: dict(value) if isinstance(value, Mapping) else value for key, value in data.items()}
     tilt = result.get("tilt")
     tilt = tilt if isinstance(tilt, dict) else {}

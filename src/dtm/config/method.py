@@ -9,9 +9,9 @@ from typing import Any, Literal
 from dtm.errors import require
 
 Preset = Literal["fixed", "published"]
-"""A published method with its defects corrected, or as its code runs."""
+"""Variant of a published method: with its defects corrected, or exactly as its code."""
 Rule = tuple[Callable[[Any], bool], str]
-"""A condition on a field's value, and how an error states it."""
+"""A condition on a field's value, and its words in an error."""
 AT_LEAST_ONE: Rule = (lambda value: value >= 1, "be at least 1")
 POSITIVE: Rule = (lambda value: value > 0, "be positive")
 NOT_NEGATIVE: Rule = (lambda value: value >= 0, "not be negative")
@@ -21,7 +21,7 @@ SHARE_BELOW_1: Rule = (lambda value: 0 <= value < 1, "lie in [0, 1)")
 
 
 def check_fields(section: str, config: object, **rules: Rule) -> None:
-    """Refuse a field that breaks its rule, by the flag that sets it."""
+    """Raise an error for a field that breaks its rule; the message names the flag."""
     for name, (holds, rule) in rules.items():
         value = getattr(config, name)
         require(holds(value), f"{section}.{name.replace('_', '-')} must {rule}, got {value}")
@@ -29,10 +29,10 @@ def check_fields(section: str, config: object, **rules: Rule) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MethodConfig:
-    """Settings of a method; subclass it with the fields of yours."""
+    """Settings of a method; derive your own method's settings from this class."""
 
     name: str = ""
-    """A method of the package, or path/to/file.py:Class."""
+    """Name of the method, or path/to/file.py:Class for your own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class IteratingConfig(MethodConfig):
     """Settings of a method that iterates: rollouts of the current model, then a few updates on them."""
 
     updates: int = 1
-    """μ, updates on one set of rollouts."""
+    """μ, the number of updates per set of rollouts."""
 
     def __post_init__(self) -> None:
         check_fields("method", self, updates=AT_LEAST_ONE)

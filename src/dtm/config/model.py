@@ -1,4 +1,4 @@
-"""The denoiser: its base π_0, how that is pretrained, and the adapters over it."""
+"""Settings of the denoiser, of the pretraining of its base π_0, and of adapters."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from dtm.errors import require
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
-    """The denoiser: where its weights come from, or the shape to train from scratch."""
+    """The denoiser: the source of its weights, or the shape of a model to train from scratch."""
 
     base: str | None = None
     """Folder or packaged name of the pretrained base π_0; none: the recipe's latest `dtm pretrain`."""
     mask_token: str | None = None
-    """Mask token of the base, by id or text, where its files do not state it; none: as stored."""
+    """Mask token of the base, by id or text, if its files do not name it; none: the stored one."""
     attention: Literal["stored", "full", "block"] = "stored"
-    """Attention of the base, where its files do not state it: full, or causal between blocks of model.block
-    tokens; stored: as its files say, else full."""
+    """Attention of the base, if its files do not name it: full, or causal between blocks of model.block
+    tokens; stored: as in its files, else full."""
     block: int | None = None
-    """Tokens of a block of block attention; none: as stored."""
+    """Tokens per block of block attention; none: as stored."""
     width: int = 96
-    """Model width."""
+    """Width of the model (hidden size)."""
     layers: int = 4
-    """Transformer blocks."""
+    """Number of transformer blocks."""
     heads: int = 4
-    """Attention heads."""
+    """Number of attention heads."""
     ffn: int = 256
     """Width of the gated feed-forward layers."""
     nf4: bool = False
-    """Keep the base's projections in four bits; needs adapters, and bitsandbytes."""
+    """Keep the base's projections in four bits (NF4); requires adapters and bitsandbytes."""
     recompute: int | Literal["auto", "all", "none"] = "none"
-    """Blocks recomputed in the backward pass, by activation checkpointing. A third more time, less memory;
-    auto: as few as fit the memory that is free."""
+    """Blocks recomputed in the backward pass (activation checkpointing): a number, or all, which takes a
+    third more time and the least memory; auto: the fewest that fit the free memory."""
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads", "ffn"):
@@ -56,16 +56,16 @@ class AdapterConfig:
     """LoRA: train small adapters over a frozen base instead of all weights."""
 
     rank: int | None = None
-    """r; none: train all weights."""
+    """r, the rank of the adapters; none: train all weights."""
     alpha: float = 64.0
-    """α; the update is scaled by α / r."""
+    """α, the scale of the adapters: their output is multiplied by α / r."""
     dropout: float = 0.0
-    """Dropout on the adapters' input, in training steps alone."""
+    """Dropout rate on the adapters' input, only in training steps."""
     targets: str = "all"
-    """Projections by name with commas between, or all seven, or published: the four of public code."""
+    """Adapted projections: names separated by commas, all (seven), or published (the four of public code)."""
     merge: bool = False
-    """Run π_a, in rollouts, evaluations and updates, with its adapter added into copies of the weights: fewer
-    products, memory for the copies all the time, and a sum rounded to the precision of the base."""
+    """Merge π_a's adapter into copies of the weights, for rollouts, evaluations and updates. Fewer products,
+    but constant memory for the copies, and merged weights are rounded to the precision of the base."""
 
     def __post_init__(self) -> None:
         require(self.rank is None or self.rank >= 1, f"adapter.rank must be at least 1, got {self.rank}")
@@ -75,29 +75,29 @@ class AdapterConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PretrainConfig:
-    """Training the base π_0 on the task's own examples with the evidence bound (`dtm pretrain`)."""
+    """Pretraining of the base π_0 on the task's own examples with the evidence bound (`dtm pretrain`)."""
 
     steps: int = 4000
-    """Optimiser steps."""
+    """Number of optimiser steps."""
     batch: int = 256
-    """Sequences in a step."""
+    """Sequences per step."""
     micro_batch: int | None = None
-    """Sequences in one forward pass; changes memory, never the gradient. None: as many as fit."""
+    """Sequences per forward pass; changes memory, never the gradient. None: as many as fit."""
     block: int | Literal["decoding", "any-order"] = "any-order"
-    """Block size of the masks; decoding: the decoder's."""
+    """Block size of the masks, in tokens; decoding: that of the decoder."""
     settle: float = 0.0
-    """Share of last steps with masks in the decoder's blocks, whatever block says. Any-order masks teach a
-    base to plan; these teach the states that decoding in blocks visits."""
+    """Last share of the steps, whose masks follow the decoder's blocks for any value of block. Any-order
+    masks teach a base to plan; these teach the states that decoding in blocks visits."""
     after_end: bool = True
-    """Train also on blocks after a sequence's end, in these last steps."""
+    """In these last steps, also train on blocks after the end of a sequence."""
     lr: float = 2e-3
-    """Peak learning rate; warms up over the first 2 % of the steps, then falls as a cosine."""
+    """Peak learning rate; it rises over the first 2 % of the steps, then falls as a cosine."""
     hold: float = 0.0
-    """Share of all steps, right after the warm-up, at the peak learning rate."""
+    """Share of the steps at the peak learning rate, after the warm-up."""
     weight_decay: float = 0.01
     """Decoupled weight decay."""
     held_out: int = 1024
-    """Held-out sequences on which the bound is reported."""
+    """Number of held-out sequences on which the bound is measured."""
 
     def __post_init__(self) -> None:
         require(self.steps >= 1, f"pretrain.steps must be at least 1, got {self.steps}")

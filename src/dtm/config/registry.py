@@ -1,6 +1,6 @@
-"""Methods and tasks by name: the package's own, or a class in a user's file.
+"""Find methods and tasks by name: the package's own, or a class in a user's file.
 
-Adding a method to the package takes its file and a line in `METHODS`. Entries are import paths, so that
+To add a method to the package, add its file and a line in `METHODS`. Entries are import paths, so that
 importing this module does not import torch.
 """
 
@@ -47,7 +47,7 @@ def load_method_class(name: str) -> Any:
 
 
 def configure_method(name: str, **fields: Any) -> MethodConfig:
-    """Settings of a method: its defaults with some fields changed.
+    """Return the settings of a method: its defaults with some fields changed.
 
     >>> configure_method("spg", draws=4).name
     'spg'
@@ -57,7 +57,7 @@ def configure_method(name: str, **fields: Any) -> MethodConfig:
 
 
 def configure_task(kind: str) -> TaskConfig:
-    """Settings of a task by kind, or of a user's class as path/to/file.py:Class."""
+    """Return the default settings of a task, by kind or by path/to/file.py:Class for a user's class."""
     if kind in TASK_CONFIGS:
         return TASK_CONFIGS[kind](kind=kind)
     config = getattr(load_task_class(kind), "Config", TaskConfig)

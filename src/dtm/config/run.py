@@ -1,4 +1,4 @@
-"""`RunConfig`: the sections and the top-level fields."""
+"""`RunConfig`: all settings of a run, as sections and top-level fields."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class CheckpointConfig:
     """Checkpoints for `--resume`."""
 
     every: int | None = None
-    """Steps between checkpoints; one is also written at the end of each phase and on SIGTERM. none: 50 steps,
-    or five minutes in pretraining."""
+    """Steps between checkpoints; one is also written at the end of each phase and on SIGTERM. none: every 50
+    steps, or every five minutes in pretraining."""
     keep: int = 2
-    """How many of the latest checkpoints stay on disk."""
+    """Number of latest checkpoints kept on disk."""
 
     def __post_init__(self) -> None:
         for name, value in (("every", self.every), ("keep", self.keep)):
@@ -32,15 +32,15 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DistributedConfig:
-    """Several processes: torchrun or --processes starts them; they do not change what a run computes."""
+    """Several processes, started by torchrun or --processes; their number does not change results."""
 
     shard: Literal["auto", "none", "full"] = "auto"
-    """full: every process keeps a share of the weights and of the optimiser's state (FSDP2), for models that
-    are trained in full and that one GPU cannot hold. none: every process keeps all. auto: none where it fits,
+    """Sharding of the weights. full: shard weights and optimiser state over the processes (FSDP2), for models
+    that are trained in full and do not fit one GPU. none: every process keeps all. auto: none if it fits,
     else full."""
     row_order: bool = False
-    """Sum gradients row by row, in one order: equal bit for bit for any number of processes, and as slow as
-    one. Otherwise, and with sharded weights, they are equal up to rounding."""
+    """Sum gradients row by row in a fixed order: bit-identical for any number of processes, but as slow as
+    one process. Otherwise, and with sharded weights, gradients are equal up to rounding."""
 
 
 def _c_dtm() -> MethodConfig:
@@ -51,24 +51,24 @@ def _c_dtm() -> MethodConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
-    """Everything that decides a run. The same config and seed give the same run, bit for bit on a CPU."""
+    """All settings of a run. The same settings and seed give the same run, bit for bit on a CPU."""
 
     recipe: str = "custom"
-    """Name of the recipe that this configuration started from."""
+    """Name of the recipe that the configuration is based on."""
     seed: int = 0
     """Seed of every random stream of the run."""
     device: str = "auto"
-    """cpu, cuda, or auto: cuda where there is one."""
+    """Device of the run: cpu, cuda, or auto (cuda if available)."""
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
-    """Arithmetic of the forward and backward passes; sampling noise is float32 always. auto: bfloat16 on
-    a GPU."""
+    """Number format of forward and backward passes; sampling noise is always float32. auto: bfloat16 on a
+    GPU."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Fuse the model's blocks with torch.compile, and replay the updates of models trained in full as CUDA
-    graphs; auto: on a GPU, unless they are in four bits."""
+    """Compile the model's blocks with torch.compile, and replay the updates of models trained in full as CUDA
+    graphs. auto: on a GPU, unless the weights are in four bits."""
     budget: str | None = None
-    """Go on until this much is spent on rollouts and updates, instead of to tilt.final or iterate.iterations:
-    wall-clock (90s, 5m, 1.5h), tokens through a model, forward and backward (1e8tokens), or operations
-    (2e15flops)."""
+    """Train until this much is spent on rollouts and updates, instead of to tilt.final or iterate.iterations:
+    wall-clock time (90s, 5m, 1.5h), tokens of forward and backward passes (1e8tokens), or floating-point
+    operations (2e15flops)."""
     task: TaskConfig = field(default_factory=MazeConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     adapter: AdapterConfig = field(default_factory=AdapterConfig)

@@ -1,4 +1,4 @@
-"""Configurations to YAML and back without loss; errors in a file name the place and a remedy."""
+"""Write configurations to YAML and read them back; errors in a file name the place and the remedy."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ CHANGEABLE = frozenset(
         *("distributed.row_order", "distributed.shard", "decoding.ahead"),
     )
 )
-"""Fields that a run may be continued with other values of."""
+"""Fields that may change when a run is continued."""
 ENDS = frozenset(("tilt.final", "iterate.iterations"))
-"""Fields that say where a run ends: one that has not finished may go further, or end earlier."""
+"""Fields that set the end of a run; they may change if the run has not finished."""
 
 
 def to_yaml(config: object) -> str:
-    """The whole configuration as YAML text."""
+    """Format the whole configuration as YAML."""
     return yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
 
 
 def load_yaml(path: Path, start: Config) -> Config:
-    """``start`` with the fields that the file names replaced by its values.
+    """Return ``start`` with the fields of a YAML file replaced.
 
     A file of release 0.1 is converted, with a notice.
     """
@@ -55,7 +55,7 @@ def load_yaml(path: Path, start: Config) -> Config:
 
 
 def read_mapping(path: Path) -> Mapping[str, Any]:
-    """A YAML file of fields."""
+    """Read a YAML file of fields."""
     if not path.exists():
         raise ConfigError(f"no configuration file at {path}")
     if path.is_dir():
@@ -67,7 +67,7 @@ def read_mapping(path: Path) -> Mapping[str, Any]:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML without aliases: a few lines of them can stand for gigabytes, and a configuration needs none."""
+    """YAML loader without aliases, with which a few lines can expand to gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -76,15 +76,15 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """The value of YAML text; ``where`` names its source in errors."""
+    """Parse YAML text; ``where`` names its source in errors."""
     try:
         return yaml.load(text, _PlainLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as problem:  # also dates and numbers that are none
+    except (yaml.YAMLError, ValueError, RecursionError) as problem:  # ValueError: invalid dates and numbers
         raise ConfigError(f"{where} is not valid YAML: {problem}") from None
 
 
 def nested(field: str, value: Any) -> dict[str, Any]:
-    """A field as the command line names it, ``tilt.max-steps``, with its value: a mapping for `update`."""
+    """Return a field, named as on the command line (``tilt.max-steps``), as a nested mapping for `update`."""
     change = value
     for name in reversed(field.replace("-", "_").split(".")):
         change = {name: change}
@@ -92,7 +92,7 @@ def nested(field: str, value: Any) -> dict[str, Any]:
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Both changes, the second where they disagree: fields that must fit each other are changed together.
+    """Merge two changes; the second wins. Fields that must fit each other are then changed together.
 
     >>> joined({"tilt": {"step": 1, "final": 3}}, {"tilt": {"step": 2}, "seed": 4})
     {'tilt': {'step': 2, 'final': 3}, 'seed': 4}
@@ -106,7 +106,7 @@ def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 
 
 def update(config: Config, data: Mapping[str, Any], where: str) -> Config:
-    """A copy of a config dataclass with some fields replaced, nested mappings included."""
+    """Return a copy of a config dataclass with some fields replaced, also in nested sections."""
     hints = typing.get_type_hints(type(config))
     changes: dict[str, Any] = {}
     for key, value in data.items():
@@ -117,7 +117,7 @@ def update(config: Config, data: Mapping[str, Any], where: str) -> Config:
             value = "all" if value else "none"
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
-                raise ConfigError(f"{place} is a section with fields of its own, got {value!r}")
+                raise ConfigError(f"{place} is a section: set its fields, got {value!r}")
             changes[key] = update(_section(current, value), value, where=place)
         else:
             changes[key] = _convert(value, hints[key], place)
@@ -125,7 +125,7 @@ def update(config: Config, data: Mapping[str, Any], where: str) -> Config:
 
 
 def _section(current: Any, data: Mapping[str, Any]) -> Any:
-    """The section that fields are applied to: where another method or task is named, its defaults."""
+    """Return the section to change: for another method or task, its defaults."""
     if isinstance(current, MethodConfig) and data.get("name", current.name) != current.name:
         return configure_method(str(data["name"]))
     if isinstance(current, TaskConfig) and data.get("kind", current.kind) != current.kind:
@@ -134,7 +134,7 @@ def _section(current: Any, data: Mapping[str, Any]) -> Any:
 
 
 def differences(old: Config, new: Config, apart_from: Collection[str] = ()) -> Iterator[str]:
-    """One line for each field in which two configurations differ."""
+    """Yield one line for each field in which two configurations differ."""
     before, after = leaves(old), leaves(new)
     for name in before | after:
         if name not in apart_from and before.get(name) != after.get(name):
@@ -142,12 +142,12 @@ def differences(old: Config, new: Config, apart_from: Collection[str] = ()) -> I
 
 
 def obstacles(saved: Config, config: Config, *, finished: bool = True) -> Iterator[str]:
-    """The differences with which a run cannot be continued."""
+    """Yield the differences with which a run cannot be continued."""
     return differences(saved, config, CHANGEABLE if finished else CHANGEABLE | ENDS)
 
 
 def leaves(config: object) -> dict[str, Any]:
-    """Every field by its full name, as in ``tilt.step``."""
+    """Return every field by its full name, as in ``tilt.step``."""
     return dict(_leaves(_plain(config)))
 
 
@@ -166,7 +166,7 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _convert(value: Any, kind: Any, place: str) -> Any:
-    """``value`` as the annotated type, or an error that says what was expected."""
+    """Convert ``value`` to the annotated type, or raise an error that names the expected type."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         for choice in arguments:

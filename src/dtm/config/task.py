@@ -10,10 +10,10 @@ from dtm.errors import require
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskConfig:
-    """Settings of a task; subclass it with the fields of yours."""
+    """Settings of a task; derive your own task's settings from this class."""
 
     kind: str = ""
-    """A task of the package, or path/to/file.py:Class."""
+    """Name of the task, or path/to/file.py:Class for your own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,15 +21,15 @@ class MazeConfig(TaskConfig):
     """The maze task: paths from a start to a goal, rewarded for keeping away from the centre."""
 
     kind: Literal["maze"] = "maze"
-    """Which task this section describes."""
+    """Name of the task."""
     size: int = 15
     """Cells along each side; odd."""
     door_fraction: float = 0.4
-    """Chance that a wall which the spanning tree left standing is opened."""
+    """Probability of opening each wall that remains after the maze's spanning tree is carved."""
     seed: int = 0
-    """Which maze; also which (start, goal) pairs are held out for testing."""
+    """Seed of the maze, and of its (start, goal) pairs that are held out for testing."""
     completion_length: int | None = None
-    """Tokens of a completion; none: just enough for the pretraining paths."""
+    """Tokens per completion; none: enough for the pretraining paths."""
     penalty: float = -0.4
     """Reward of an invalid path."""
 
@@ -39,16 +39,16 @@ class MiniConfig(TaskConfig):
     """Sudoku or Countdown in characters, for small models from scratch."""
 
     kind: Literal["sudoku-mini", "countdown-mini"] = "countdown-mini"
-    """Which of the two."""
+    """Name of the puzzle."""
     data_dir: str | None = None
-    """Folder with the published data sets, whose test items are then used; none: all items are generated."""
+    """Folder with the published data sets, to test on their items; none: generate all items."""
     seed: int = 0
-    """Which items are generated, and how they are split."""
+    """Seed of the generated items and of their split."""
     solved: float = 0.2
-    """Share of Sudoku's empty cells, or of Countdown's answers, that the pretraining corpus finishes: a weak
-    base by design."""
+    """Share of Sudoku's empty cells, or of Countdown's answers, that the pretraining corpus completes; less
+    than 1 makes a weak base on purpose."""
     skilled: float = 0.6
-    """Share of the pretraining before that in which all answers are finished, to learn the puzzle first."""
+    """First share of the pretraining, in which all answers are complete, to learn the puzzle."""
 
     def __post_init__(self) -> None:
         require(0 <= self.solved <= 1, f"task.solved is a share in [0, 1], got {self.solved:g}")
@@ -60,24 +60,24 @@ class LanguageConfig(TaskConfig):
     """A benchmark or your own data for a language model with a tokenizer."""
 
     kind: Literal["countdown", "sudoku", "gsm8k", "math500", "custom"] = "custom"
-    """Which benchmark; custom: your own rows."""
+    """Name of the benchmark; custom: your own rows."""
     data_dir: str | None = None
-    """Folder with the benchmarks' data sets; hub: those of the hub, through the package datasets; generated:
-    items made here, Countdown's and Sudoku's alone, which are not those of published numbers."""
+    """Folder with the benchmarks' data sets. hub: download them with the package datasets. generated: make
+    items, only for Countdown and Sudoku; published numbers are on other items."""
     data: str | None = None
     """Your rows, for custom: JSON lines, .csv, or hub:USER/NAME. Each row has a "prompt" and columns that
-    your reward receives. The hub's data sets are read through the package datasets, and another split or
-    configuration is chosen with hub:USER/NAME[/CONFIGURATION][:SPLIT]."""
+    your reward receives. A data set of the hub is loaded with the package datasets; choose another split or
+    configuration with hub:USER/NAME[/CONFIGURATION][:SPLIT]."""
     protocol: Literal["dtm", "spg", "d1"] = "dtm"
-    """Whose prompts and whose reading of the answers."""
+    """Published protocol whose prompts and answer parser are used."""
     reward: Literal["paper", "released", "spg"] = "paper"
-    """Which of the benchmark's rewards."""
+    """Variant of the benchmark's reward."""
     completion_length: int = 256
-    """L, the tokens of a completion."""
+    """L, the tokens per completion."""
     prompt_length: int = 1024
-    """Rows whose prompt has more tokens are left out, and counted."""
+    """Largest length of a prompt, in tokens; rows with longer prompts are dropped, and counted."""
     seed: int = 0
-    """Which training rows are kept for validation."""
+    """Seed of the choice of training rows that are kept for validation."""
 
     def __post_init__(self) -> None:
         for name in ("completion_length", "prompt_length"):

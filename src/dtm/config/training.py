@@ -1,4 +1,4 @@
-"""How a model is trained: the two loops, the replay buffer, and the optimiser."""
+"""Settings of training: the two loops, the replay buffer, and the optimiser."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class TiltConfig:
     final: float = 10.0
     """A, the tilt at which annealing stops. Not used if there is a budget."""
     ess: float = 0.7
-    """Effective sample size, as a fraction of the buffer, that step = auto aims at."""
+    """Target of step = auto: effective sample size, as a fraction of the buffer."""
     step_cap: float = 5.0
-    """Largest h that auto may choose; it is also the answer when all rewards are equal."""
+    """Largest h that step = auto may choose; used if all rewards are equal."""
     absorbed: float | Literal["never"] = 0.9
-    """End a phase at this absorbed share of its tilt: two readings in a row reach it, less their standard
-    errors. A phase also ends once the share stops rising. never: end phases at tilt.max-steps alone."""
+    """Absorbed share of h at which a phase ends: two readings in a row reach it, minus their standard errors.
+    The phase also ends if the share stops rising. never: end phases only at tilt.max-steps."""
     max_steps: int = 200
-    """Optimiser steps after which a phase ends in any case."""
+    """Largest number of optimiser steps in a phase."""
 
     def __post_init__(self) -> None:
         require(0 < self.final < math.inf, f"tilt.final must be positive and finite, got {self.final:g}")
@@ -44,10 +44,10 @@ class TiltConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IterateConfig:
-    """The iterating loop: rollouts, then a method's own number of updates. For policy-gradient methods."""
+    """The iterating loop, for policy-gradient methods: draw rollouts, then take the method's updates."""
 
     iterations: int = 100
-    """Iterations after which the run stops. Not used if there is a budget."""
+    """Number of iterations of the run. Not used if there is a budget."""
 
     def __post_init__(self) -> None:
         require(self.iterations >= 1, f"iterate.iterations must be at least 1, got {self.iterations}")
@@ -58,20 +58,20 @@ class ReplayConfig:
     """The buffer of rollouts that batches are drawn from."""
 
     prompts: int = 64
-    """Prompts in the buffer of a phase. An iteration takes as many as fit optimizer.batch instead, so that
-    every update sees every rollout. Both loops shuffle training prompts in chunks of this size."""
+    """Number of prompts in the buffer of a phase. An iteration takes as many as fit optimizer.batch, so that
+    every update uses every rollout. Both loops shuffle training prompts in chunks of this size."""
     completions: int = 8
-    """K, completions of each prompt; with one alone the progress meter has nothing to compare."""
+    """K, completions per prompt; with only one, the absorbed share cannot be measured."""
     refresh_every: int = 25
-    """Steps between refreshes."""
+    """Optimiser steps between refreshes of the buffer."""
     refresh_fraction: float = 0.25
-    """Share of the prompts that a refresh replaces by fresh rollouts of π_a."""
+    """Share of the prompts whose rollouts a refresh replaces by new ones of π_a."""
     held_out: float = 0.125
-    """Further prompts, as a share of replay.prompts, whose rollouts are not trained on: the meter reads the
-    absorbed share of a phase on them. More of them make its error smaller."""
+    """Number of held-out prompts as a share of replay.prompts. The absorbed share of a phase is measured on
+    their rollouts; more of them make its error smaller."""
     priority: float = 0.8
-    """Share of the draws that picks rollouts in proportion to |w̄ − c̄|, with c̄ = 1 for an adaptive c: others
-    have almost no gradient. The loss corrects for it, so nothing is biased. 0: draw uniformly."""
+    """Share of the draws from the buffer in proportion to |w̄ − c̄|, with c̄ = 1 for an adaptive c: rollouts of
+    small difference have almost no gradient. The loss corrects for it, without bias. 0: draw uniformly."""
 
     def __post_init__(self) -> None:
         require(self.prompts >= 1, f"replay.prompts must be at least 1, got {self.prompts}")
@@ -86,12 +86,12 @@ class ReplayConfig:
 
     @property
     def refresh_prompts(self) -> int:
-        """Prompts that a refresh replaces."""
+        """Number of prompts that a refresh replaces."""
         return max(1, round(self.refresh_fraction * self.prompts))
 
     @property
     def held_out_prompts(self) -> int:
-        """Prompts on which the meter of a phase reads."""
+        """Number of prompts on which the absorbed share of a phase is measured."""
         return max(1, round(self.held_out * self.prompts))
 
 
@@ -102,24 +102,24 @@ class OptimizerConfig:
     lr: float = 1e-4
     """η, the peak learning rate."""
     betas: tuple[float, float] = (0.9, 0.99)
-    """Adam's memory of the gradient and of its square."""
+    """β_1 and β_2 of Adam, the decay rates of the two moments."""
     weight_decay: float = 0.0
     """Decoupled weight decay."""
     clip_norm: float = 1.0
-    """Largest gradient norm, for a loss in nats per token."""
+    """Gradient norm above which gradients are clipped, for a loss in nats per token."""
     warmup: float = 0.05
     """Share of tilt.max-steps over which the learning rate rises at the start of a phase."""
     decay: float = 0.2
-    """Share of tilt.max-steps over which it falls at the end of a phase."""
+    """Share of tilt.max-steps over which the learning rate falls at the end of a phase."""
     floor: float = 0.0
-    """The rate it falls to, as a share of the peak."""
+    """Lowest learning rate at the end of a phase, as a share of the peak."""
     batch: int = 128
-    """Rollouts in a step, each masked once or as often as the method asks. An iteration draws as many whole
+    """Rollouts per step, each masked once or as often as the method needs. An iteration draws as many whole
     prompts as fit; a method of pairs counts two rollouts per prompt, the best and the worst."""
     micro_batch: int | None = None
-    """Rows in one forward pass; changes memory, never the gradient. None: as many as batch."""
+    """Rows per forward pass; changes memory, never the gradient. None: as many as batch."""
     ema: float | None = None
-    """Memory of the student's moving average, which then becomes the next π_a; none: off."""
+    """Decay rate of the student's moving average, which then becomes the next π_a; none: no average."""
 
     def __post_init__(self) -> None:
         require(0 < self.lr < math.inf, f"optimizer.lr must be positive and finite, got {self.lr:g}")
@@ -142,5 +142,5 @@ class OptimizerConfig:
 
     @property
     def rows(self) -> int:
-        """Rows in one forward pass."""
+        """Rows per forward pass."""
         return min(self.micro_batch or self.batch, self.batch)

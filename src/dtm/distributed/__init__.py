@@ -1,4 +1,4 @@
-"""Several processes: the one place that knows about ranks.
+"""Process groups: share rows and sum gradients over processes; only this package knows about ranks.
 
 Other packages use the verbs of a `Group` (share, gather, together, by_first, accumulate) and never a rank.
 With one process every verb is the identity, and nothing of torch.distributed is imported.

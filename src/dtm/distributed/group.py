@@ -2,12 +2,12 @@
 
 The invariant is that a run does not depend on the number of processes:
 
-    share       rows are dealt out by their global number
+    share       rows are distributed by their global number
     gather      results come back in the order of the rows, so every process holds the same
-    together    what one process meets (an error, a signal) all act on, at the same place
+    together    an error or a signal in one process takes effect in all of them, at the same place
     accumulate  gradients are sums over all rows, and equal everywhere afterwards
 
-Between two verbs all processes hold the same values, so that decisions taken from these agree by themselves.
+Between two verbs all processes hold the same values, so that they take the same decisions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Group(ABC):
-    """The processes of a run, as one of them sees the others."""
+    """The processes of a run, seen from one of them."""
 
     rank: int = 0
     """The number of this process, from 0."""
@@ -42,17 +42,17 @@ class Group(ABC):
         return self.rank == 0
 
     def share(self, count: int, unit: int = 1) -> range:
-        """Return the rows of this process out of ``count``: neighbours, in the order of the processes.
+        """Return the range of rows, out of ``count``, of this process.
 
-        Shares differ by one ``unit`` of rows at most, and a unit is never split. The first process has rows
-        whenever there are any; others may have none.
+        Ranges follow the order of the processes and differ by one ``unit`` of rows at most; a unit is never
+        split. The first process has the most rows; others may have none.
         """
         whole, more = divmod(count // unit, self.size)
         start = self.rank * whole + min(self.rank, more)
         return range(start * unit, (start + whole + (self.rank < more)) * unit)
 
     def largest_share(self, count: int, unit: int = 1) -> range:
-        """Return the share of the first process: none is larger."""
+        """Return the range of rows of the first process, which is the largest."""
         return range(-(-(count // unit) // self.size) * unit)
 
     def parts(self, count: int, size: int, unit: int = 1) -> Iterator[slice]:
@@ -84,7 +84,7 @@ class Group(ABC):
         backward: Callable[[], list[Value]],
         in_order: bool = False,
     ) -> list[Value]:
-        """Sum over the processes the gradients that ``backward`` leaves; return its results in order.
+        """Run ``backward`` and sum the gradients over all processes; return its results in order.
 
         ``in_order``: the processes take turns, and each adds the gradients of its rows to the sum of the rows
         before. Equal bit for bit for any number of processes if ``backward`` takes one row at a time; without
@@ -126,7 +126,7 @@ def launched() -> int:
 
 
 def is_first_process() -> bool:
-    """Whether this process prints; asked before the group is there."""
+    """Return whether this process prints; works before the group exists."""
     return launched() == 1 or os.environ.get("RANK", "0") == "0"
 
 
@@ -150,13 +150,13 @@ def current() -> Group:
 
 
 def mark_shared(problem: Exception) -> Exception:
-    """Mark an error as one that all processes raise, so that the first alone prints it."""
+    """Mark an error that all processes raise, so that only the first prints it."""
     problem.shared = True  # type: ignore[attr-defined]
     return problem
 
 
 def was_shared(problem: BaseException | None) -> bool:
-    """Whether all processes raise this error, or the one behind it."""
+    """Return whether all processes raise this error or its cause."""
     while problem is not None:
         if getattr(problem, "shared", False):
             return True

@@ -20,15 +20,15 @@ from types import FrameType
 from dtm.errors import require
 
 GRACE = 30.0
-"""Seconds that the other processes have to end by themselves after one has failed."""
+"""Seconds until the other processes are killed after one has failed."""
 POLL = 0.05
 """Seconds between polls."""
 COMMAND = ["-m", "dtm"]
-"""Arguments of the interpreter that run `dtm`."""
+"""Arguments with which the interpreter runs `dtm`."""
 
 
 def launch(arguments: Sequence[str], processes: int, variables: Mapping[str, str]) -> int:
-    """Run ``dtm ARGUMENTS`` in so many processes; return the exit code of the first that fails, or 0.
+    """Run ``dtm ARGUMENTS`` in several processes; return the exit code of the first that fails, or 0.
 
     ``variables`` are added to the environment of each.
     """

@@ -23,10 +23,10 @@ from dtm.errors import PeerError
 
 Value = TypeVar("Value")
 WAIT = timedelta(hours=2)
-"""Limit of one verb. The slowest process may take this long to decode and score its share; a process that
-has ended is noticed at once and not after this time."""
+"""Timeout of one verb: the slowest process may take this long to decode and score its rows. A process that
+has ended is noticed at once."""
 BUCKET = 2**25
-"""Numbers that are reduced together: few calls, and little memory for the copy."""
+"""Size of a bucket of gradients that is reduced in one call, in numbers."""
 
 
 @final
@@ -46,7 +46,7 @@ class Processes(Group):
         atexit.register(self._leave)
 
     def _leave(self) -> None:
-        """Leave the group; not after an error, when the others may not be there to answer."""
+        """Leave the group; call it only without an error, since it waits for the other processes."""
         if not self._is_lost:
             dist.destroy_process_group()
 

@@ -19,15 +19,15 @@ from torch import Tensor, nn
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return a tensor that no process holds in part. Collective: all processes call it in the same order."""
+    """Gather a sharded tensor. Collective: all processes must call it in the same order."""
     gather = getattr(tensor, "full_tensor", None)
     return tensor if gather is None else gather()
 
 
 def on_cpu(tensors: Mapping[str, Tensor], keep: bool = True) -> dict[str, Tensor]:
-    """Return whole tensors, sharded ones on the CPU, one at a time: a card never holds them all.
+    """Gather sharded tensors on the CPU one at a time, so that a GPU never holds them all.
 
-    Collective. Without ``keep`` this process only takes part, and returns none.
+    Collective. Without ``keep`` this process only takes part, and returns no tensors.
     """
     found = {}
     for name, tensor in tensors.items():
@@ -38,7 +38,7 @@ def on_cpu(tensors: Mapping[str, Tensor], keep: bool = True) -> dict[str, Tensor
 
 
 def share_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return this process's share of a whole tensor, cut and placed as ``like`` is; a share stays one."""
+    """Return this process's part of a whole tensor, sharded as ``like``; a part is returned as it is."""
     if hasattr(tensor, "full_tensor"):
         return tensor
     if not hasattr(like, "full_tensor"):
@@ -57,7 +57,7 @@ def shard(model: nn.Module, parts: Iterable[nn.Module], device: torch.device) ->
     from torch.distributed.distributed_c10d import get_world_size
     from torch.distributed.fsdp import fully_shard
 
-    # Halves of a block return views; these are never changed in place, which is what torch warns of.
+    # torch warns of views changed in place; the views that halves of a block return never are.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     mesh = init_device_mesh(device.type, (get_world_size(),))
     for part in [*parts, model]:
@@ -68,7 +68,7 @@ def shard(model: nn.Module, parts: Iterable[nn.Module], device: torch.device) ->
 
 
 def materialise(blank: nn.Module, source: nn.Module, device: torch.device) -> None:
-    """Fill a sharded model whose tensors are on no device with the values of another."""
+    """Fill a sharded model on the meta device with the values of another model."""
     blank.to_empty(device=device)
     with torch.no_grad():
         for own, other in zip(blank.parameters(), source.parameters(), strict=True):
@@ -77,7 +77,7 @@ def materialise(blank: nn.Module, source: nn.Module, device: torch.device) -> No
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
-    """Hold all weights of a model whole: each process may then make as many passes as it needs."""
+    """Keep all weights of a model gathered, so that processes may make different numbers of passes."""
     parts = _sharded(model)
     for part in parts:
         part.set_reshard_after_forward(False, recurse=False)

@@ -1,4 +1,4 @@
-"""From a denoiser and prompts to finished sequences: `generate`, and the `RolloutEngine` around it."""
+"""Decoding: `generate` draws completions of prompts from a denoiser; a `RolloutEngine` wraps it."""
 
 from dtm.engine.base import RolloutEngine
 from dtm.engine.decoder import Decoder, build_decoder

@@ -5,8 +5,8 @@
 
 The tokens are those of the general loop (`generation`), which keeps the state of each row on the host because
 rows may be at different blocks and steps. Here all rows of a batch are at one position and their state is on
-the device, so that the host does nothing for single rows. It waits for the device only to ask, now and then,
-how many rows have ended.
+the device, so that the host does nothing for single rows. It waits for the device only at intervals, to count
+the rows that have ended.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from dtm.models.transformer import Transformer
 from dtm.records import Completions
 
 CHECKED = 16
-"""Steps from one look at the ended rows to the next: each look waits for the device."""
+"""Steps between counts of ended rows; each count waits for the device."""
 SMALLER = 0.75
-"""A batch shrinks to at most this share of itself: that moves the cache, and kernels are chosen again."""
+"""A batch shrinks only to at most this share of its size: each time the cache is moved and kernels change."""
 
 
 def is_autoregressive(model: Denoiser, decoder: Decoder) -> TypeGuard[Transformer]:
-    """Whether each token is predicted by the state before it and the cache keeps all earlier tokens."""
+    """Return whether each token is predicted by the state before it, and the cache keeps earlier tokens."""
     is_causal = isinstance(model, Transformer) and model.attention_block == model.shift == 1
     return is_causal and decoder.cache == "prefix"
 
@@ -48,15 +48,15 @@ class CausalSampler:
     decoder: Decoder
     canvas: Completions
     attention_mask: Bool[Tensor, "N L"] | None
-    """False on the left padding of prompts; None where there is none."""
+    """False on the left padding of prompts; None without padding."""
     seed: int
     start: int
     """The first column of all completions."""
     columns: range
-    """The columns to write; those before are known, and later ones masked."""
+    """The columns to write; earlier ones are known, later ones masked."""
 
     def write(self, rows: Sequence[int], batch: int, between: Callable[[], None]) -> int:
-        """Write the columns of some rows, up to ``batch`` rows together; return their steps, added up.
+        """Write the columns of some rows, up to ``batch`` rows together; return the sum of their steps.
 
         ``between`` is called before each step.
         """
@@ -70,7 +70,7 @@ class CausalSampler:
     def _draw(self, row: Int[Tensor, " S"], between: Callable[[], None]) -> None:
         """Draw the tokens of a batch of rows until all columns are written or all rows have ended.
 
-        Rows that have ended go on until the batch shrinks; `_finish` overwrites what they draw.
+        Rows that have ended keep drawing until the batch shrinks; `_finish` overwrites these tokens.
         """
         model, canvas, begin, stop = self.model, self.canvas, self.columns.start, self.columns.stop
         mask = None if self.attention_mask is None else self.attention_mask[row, :stop]
@@ -115,9 +115,9 @@ class CausalSampler:
 def first_pass(
     model: Transformer, tokens: Int[Tensor, "S W"], mask: Bool[Tensor, "S L"] | None, cache: KeyValues
 ) -> Float[Tensor, "S D"]:
-    """Cache what is known; return the states that predict the last column, which is masked.
+    """Cache the known columns; return the states that predict the last column, which is masked.
 
-    It is in the pass because an empty prompt has no other column; the next pass replaces its keys.
+    The masked column is in the pass because an empty prompt has no other; the next pass replaces its keys.
     """
     width, cache = tokens.shape[1], cache.until(tokens.shape[1])
     known = tokens
@@ -162,9 +162,9 @@ def first_of_equal(rows: Int[Tensor, "S W"]) -> tuple[Int[Tensor, " U"], Int[Ten
 
 
 def places_kept(is_over: Bool[Tensor, " S"], grain: int) -> Int[Tensor, " C"]:
-    """Return the places of a batch that go on: those of rows at work, and ended ones up to whole grains.
+    """Return the places that a batch keeps: unfinished rows, and ended ones up to a multiple of ``grain``.
 
-    All go on if that saves little. This waits for the device.
+    If that saves little, all are kept. This waits for the device.
 
     >>> places_kept(torch.tensor([True, False, True, True, False, True]), grain=3).tolist()
     [1, 4, 0]

@@ -12,25 +12,25 @@ from dtm.records import Completions, Cost, Prompts
 
 @runtime_checkable
 class RolloutEngine(Protocol):
-    """Completes prompts with a model's weights."""
+    """Draw completions of prompts from a model with given weights."""
 
     decoder: Decoder
-    """How it decodes."""
+    """Settings of decoding."""
 
     def load(self, model: Denoiser) -> None:
-        """Draw with these weights from now on."""
+        """Set the model that draws."""
         ...
 
     def generate(
         self, prompts: Prompts, completions: int, seed: int, rows: Sequence[int] | None = None
     ) -> Completions:
-        """Complete each of N prompts K times; completions of a prompt are neighbours in the N·K rows.
+        """Complete each of N prompts K times; completions of a prompt are adjacent in the N·K rows.
 
         Equal seeds and weights give equal draws; different seeds give independent ones. With ``rows`` only
-        these of the N·K rows are drawn and returned, each as it is among all.
+        these of the N·K rows are drawn and returned; their tokens do not change.
         """
         ...
 
     def cost(self) -> Cost:
-        """Return the tokens and FLOPs of its passes since the last call; seconds are the caller's clock."""
+        """Return the tokens and FLOPs of its passes since the last call; the caller measures the seconds."""
         ...

@@ -1,4 +1,4 @@
-"""The blocks of a completion, and the batch of rows that work on them."""
+"""The blocks of a completion, and a batch of rows that are at work on their blocks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How the completions of rows of L columns are cut into blocks of B tokens.
+    """The partition of completions in rows of L columns into blocks of B tokens.
 
     Blocks begin where a completion does. Those of block-causal models are columns: the first one may begin
     inside the prompt, and has fewer tokens to reveal.
@@ -44,10 +44,10 @@ class Blocks:
     """B; the last block may be shorter."""
     in_columns: bool
     shares: Mapping[int, tuple[int, ...]]
-    """Tokens that each step reveals, by the number of tokens in a block."""
+    """Number of tokens that each step reveals, by the number of tokens in a block."""
     spans: Mapping[tuple[int, int], Span]
-    """Every block, by the first column of the completion and the block's number: looked up for each row in
-    each step, where a call would cost more than what it computes."""
+    """Every block, by the first column of the completion and the block's number. A table, because each step
+    looks it up for each row, and a call would take longer."""
 
     @classmethod
     def of(cls, starts: Sequence[int], length: int, decoder: Decoder, in_columns: bool = False) -> Blocks:
@@ -84,7 +84,7 @@ class Blocks:
         return -(-(self.length - self.begin(row, 0)) // self.size)
 
     def table(self, device: torch.device) -> Int[Tensor, "K T"]:
-        """Return the shares as a tensor: sizes of blocks by steps, 0 beyond a block's last step."""
+        """Return `shares` as a tensor: sizes of blocks by steps, 0 beyond a block's last step."""
         steps = max(map(len, self.shares.values()), default=0)
         table = torch.zeros(len(self.shares), steps, dtype=torch.long)
         for row, shares in zip(table, self.shares.values(), strict=True):
@@ -94,10 +94,10 @@ class Blocks:
 
 @dataclass(slots=True)
 class Row:
-    """Where a row stands; the loop keeps these on the host."""
+    """The state of a row in decoding; kept on the host."""
 
     number: int
-    """Which row it is, counted over all completions: its noise depends on it."""
+    """Number of the row, counted over all completions; its noise depends on it."""
     left: int
     """Masked positions of the current block."""
     block: int = 0
@@ -109,7 +109,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The rows at work, on the device; it stays the same until a row moves on to another block."""
+    """The rows being decoded, on the device; unchanged until a row moves on to another block."""
 
     places: Sequence[Place]
     """Number and block of each row, on the host."""
@@ -121,13 +121,13 @@ class Batch:
     earlier: Int[Tensor, " S"]
     """Steps taken in the blocks before."""
     kind: Int[Tensor, " S"]
-    """The row of the schedule that has the shares of each block."""
+    """Row of the schedule `Blocks.table` for each block."""
     keys: Int32[Tensor, "S 2"]
-    """Of the noise of each row in its block."""
+    """Keys of the noise of each row in its block."""
     start: Int[Tensor, " S"]
     """The first position of each row's block."""
     where: Int[Tensor, "S B"]
-    """Positions of the blocks; those of a prompt and beyond a short last block are not ``inside``."""
+    """Positions of the blocks; ``inside`` is false for prompt positions and beyond a short last block."""
     inside: Bool[Tensor, "S B"]
     attention_mask: Bool[Tensor, "S L"] | None
     """False on the prompt's left padding; None where there is none."""

@@ -1,7 +1,7 @@
-"""Passes of a batch of rows against a cache of their keys and values.
+"""Forward passes of a batch of rows with a cache of their keys and values.
 
-    first   over the beginning of rows that are due, once for rows that are equal there
-    window  over a few columns of every row, against the keys and values of the others
+    first   over the first columns of some rows, once for rows that are equal there
+    window  over a few columns of every row, with the cached keys and values of the other columns
 
 Nothing here waits for the device.
 """
@@ -22,7 +22,7 @@ from dtm.models.transformer import Transformer
 
 @final
 class CachedRows:
-    """The keys and values of the rows at work."""
+    """The keys and values of the rows being decoded."""
 
     def __init__(self, model: Transformer, prompts: Sequence[int], cache: KeyValues) -> None:
         self._model = model
@@ -45,8 +45,8 @@ class CachedRows:
     ) -> Float[Tensor, "C D"]:
         """Return the states of a pass over windows of ``width`` that begin ``before`` the blocks.
 
-        All windows are equally wide, whichever rows are in the batch; that of a short last block reaches
-        further to the left. Columns from ``stop`` on are not attended to.
+        All windows are equally wide, in any batch; the window of a short last block starts further to the
+        left. Columns from ``stop`` on are not attended to.
         """
         width = min(width, stop)
         start = (batch.start - before).clamp(0, stop - width)

@@ -21,7 +21,7 @@ from dtm.tasks.rewards import Scorer, Scores
 def prompts_in_order(task: Task, first: int, count: int, chunk: int, seed: int) -> Prompts:
     """Return ``count`` training prompts from number ``first`` on, in the seed's order.
 
-    The order is drawn in chunks and does not depend on how many are asked at a time: two methods that take
+    The order is drawn in chunks and does not depend on ``count``: two methods that take
     different numbers of prompts between updates still see the same prompts in the same order.
     """
     parts = []
@@ -34,7 +34,7 @@ def prompts_in_order(task: Task, first: int, count: int, chunk: int, seed: int) 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Rewarded rollouts, and the same completions in the form that a person or a reward reads."""
+    """Rewarded rollouts, and the same completions as text, or in the form that the reward reads."""
 
     rollouts: Rollouts
     prompts: list[Any]
@@ -47,7 +47,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Finished rows, the same as the reward reads them, and their scores."""
+    """Finished rows, the completions in the form that the reward reads, and their scores."""
 
     finished: Completions
     views: list[Any]
@@ -56,9 +56,9 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """A task, its reward, and the engine that draws; the model is the one that the engine has loaded.
+    """Draw rollouts of a task with an engine and score them with the reward.
 
-    In a ``group`` every process draws and scores its share of the rows, and all return all of them.
+    In a ``group`` every process draws and scores its part of the rows, and all processes return all rows.
     """
 
     task: Task

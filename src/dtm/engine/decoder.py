@@ -1,4 +1,4 @@
-"""The decoder's settings: the order of reveals, blocks, tokens per step, and the approximations it allows."""
+"""The decoder's settings: order of reveals, blocks, tokens per step, and approximations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Decoder:
     """Settings of semi-autoregressive decoding [Algorithm 2]."""
 
     order: Order = field(default_factory=Uniform)
-    """Which masked position is revealed next."""
+    """Rule that chooses the next masked position to reveal."""
     block: int | None = None
     """B, the block size of semi-autoregressive decoding; None is one block: any-order."""
     tokens_per_step: int = 1
@@ -24,16 +24,16 @@ class Decoder:
     temperature: float = 1.0
     """τ of the token draws; 1 samples the model's law, 0 takes the most likely token."""
     certainty: float | None = None
-    """If set, also reveal every position whose most likely token has at least this probability. The
-    sampled law moves by at most (1 − certainty) in total variation for each token revealed so."""
+    """If set, also reveal every position whose most likely token has at least this probability. Each such
+    token changes the sampled law by at most (1 − certainty) in total variation."""
     cache: Literal["none", "block", "prefix"] = "none"
     """block: the first pass of a block is over whole rows, the others over the block alone, against the
     cached keys and values of all other positions. An approximation; none is exact. prefix: keys and values
     of finished blocks are kept, which is exact where attention is block-causal; other models decode without a
     cache."""
     refresh: int = 1
-    """With a cache: blocks from one pass over whole rows to the next. The first pass of the blocks between
-    them is over the block and the one before it."""
+    """With a cache: number of blocks between passes over whole rows. For the blocks in between, the first
+    pass runs over the block and the one before it."""
     until_end: bool = False
     """End a completion after the first block with an end token; the rest becomes end tokens."""
     fp8: bool = False
@@ -49,7 +49,7 @@ class Decoder:
         require(self.refresh >= 1, f"decoding.refresh must be at least 1, got {self.refresh}")
         require(
             self.refresh == 1 or self.cache == "block",
-            "decoding.refresh says how long a cache is kept: add --decoding.cache block",
+            "decoding.refresh needs a cache: add --decoding.cache block",
         )
         require(
             self.certainty is None or 0.5 < self.certainty <= 1,
@@ -64,22 +64,22 @@ class Decoder:
 
     @property
     def takes_shortcuts(self) -> bool:
-        """Whether it approximates the same decoder without shortcuts; an audit compares the two."""
+        """Whether it uses approximations, which an audit compares with `without_shortcuts`."""
         return self.cache == "block" or self.until_end or self.fp8 or self.certainty not in (None, 1.0)
 
     @property
     def without_shortcuts(self) -> Decoder:
-        """The same decoder without early ends, certainty, FP8 and a cache that is not exact."""
+        """Return the decoder without early ends, certainty, FP8 and inexact caches."""
         cache = "none" if self.cache == "block" else self.cache
         return replace(self, cache=cache, refresh=1, until_end=False, certainty=None, fp8=False)
 
     @property
     def chooses_before_drawing(self) -> bool:
-        """Whether positions are chosen without the posterior; the head then runs at these alone."""
+        """Whether positions are chosen without the posterior; the head then runs only at these positions."""
         return not self.order.reads_posterior and self.certainty is None
 
     def require_model(self, model: Denoiser) -> None:
-        """Refuse a model whose blocks are not the decoder's, and one whose precision was not asked for."""
+        """Raise an error for a model with other blocks or another precision than the decoder's."""
         self.require_blocks(model.attention_block)
         require(
             model.fp8 == self.fp8,
@@ -88,11 +88,11 @@ class Decoder:
         )
 
     def require_blocks(self, attention_block: int | None) -> None:
-        """Refuse other blocks than those of a model with block-causal attention; None: full attention.
+        """Raise an error unless the decoder has the blocks of a block-causal model; None: full attention.
 
-        A model was trained to write its own blocks left to right. In smaller decoding blocks the positions
-        after one, in the same block of the model, would stay masked where training revealed some of them; in
-        larger ones a block would begin before the one ahead of it is finished.
+        Such a model was trained to write its own blocks left to right. With smaller decoding blocks, later
+        positions of a model's block would stay masked, where training had revealed some of them; with larger
+        ones, a model's block would start before the previous one is finished.
         """
         if attention_block is None:
             return
@@ -109,7 +109,7 @@ class Decoder:
 
 
 def quotas(positions: int, tokens_per_step: int) -> list[int]:
-    """Return how many tokens each step reveals: as even as possible, larger shares first.
+    """Return how many tokens each step reveals: as even as possible, larger numbers first.
 
     >>> quotas(7, 2)
     [2, 2, 2, 1]

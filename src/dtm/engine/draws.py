@@ -1,4 +1,4 @@
-"""From hidden states to drawn tokens with their scores: pure, with few passes over the vocabulary.
+"""Draw tokens and their scores from hidden states, in few passes over the vocabulary.
 
 Over a vocabulary of 126,464 ten passes over the distributions take as long as the product that made them.
 Each operation here is a pass or two unless they are fused. torch.compile fuses them for compiled models on a
@@ -21,9 +21,9 @@ from dtm.engine.orders import Order
 from dtm.models.denoiser import Denoiser, log_distribution
 
 HEAD_ROWS = 1024
-"""Positions whose distributions are held at a time; over a vocabulary of 126,464 that is half a gigabyte."""
+"""Positions whose distributions are in memory at a time: half a gigabyte for a vocabulary of 126,464."""
 HELD = 2**26
-"""Logits held at a time where a smaller vocabulary allows more positions."""
+"""Logits in memory at a time, for smaller vocabularies, which allow more positions."""
 
 
 class Draws(NamedTuple):
@@ -35,7 +35,7 @@ class Draws(NamedTuple):
     score: Float[Tensor, " C"]
     """The order's score; the highest are revealed first."""
     peak: Float[Tensor, " C"]
-    """Probability of the most likely token; filled only if the decoder has a certainty."""
+    """Probability of the most likely token; only set if the decoder has a certainty."""
 
 
 def head_rows(vocab_size: int) -> int:

@@ -20,7 +20,7 @@ class Frame:
     step: int
     """Steps done; 0 is the fully masked completion."""
     runs: tuple[tuple[Kind, list[int]], ...]
-    """Masked, revealed by this step, or revealed before; with the token ids."""
+    """Runs of equal kind with their token ids: masked, revealed by this step ("new"), or revealed before."""
 
 
 def frames(tokens: Int[Tensor, " C"], revealed_at: Int[Tensor, " C"]) -> Iterator[Frame]:

@@ -1,4 +1,4 @@
-"""The sampling loop [Algorithm 2]: blocks left to right, a few reveals per step, rows that come and go.
+"""The sampling loop [Algorithm 2]: blocks left to right, a few reveals per step, continuous batching of rows.
 
     while rows are at work:
         make a batch of them, each at its own block and step
@@ -7,9 +7,9 @@
 
 Without a cache a row waits for no other. With one, the first pass of a block is over more than the block, so
 the rows of a batch begin their blocks together. A row's tokens depend on its prompt, its number and the seed,
-and not on the rows beside it: its noise is its own (see `noise`), and rows meet nowhere else. Without
-``certainty`` and early ends nothing waits for the device within a block. Autoregressive models have a shorter
-loop of their own, with the same tokens (see `autoregressive`).
+and not on the other rows of the batch, since every row has its own noise (see `noise`). Without ``certainty``
+and early ends nothing waits for the device within a block. Autoregressive models have a separate, shorter
+loop with the same tokens (see `autoregressive`).
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ def generate(
         prompts: N prompts, or their token ids of shape [N, P] where none is padded.
         length: C, the tokens of a completion.
         decoder: order, blocks, temperature and shortcuts; by default exact, any-order, one token per step.
-        seed: of the noise; the same seed gives the same completions.
-        completions: K, how often each prompt is completed; these rows are neighbours in the result.
+        seed: seed of the draws; the same seed gives the same completions.
+        completions: K, the completions per prompt; they are adjacent rows of the result.
         batch: rows decoded together.
-        rows: numbers of the rows to decode, the others are left out; None: all.
+        rows: numbers of the rows to decode and return; None: all.
         between: called every few steps; may raise to stop.
-        ended: says which rows end early, by default those with an end token if the decoder stops there.
-            Their other tokens become end tokens.
+        ended: returns which rows end early; by default those with an end token, if the decoder stops there.
+            Their remaining tokens become end tokens.
 
     Returns:
         N·K rows of P + C tokens, with the step and the log-probability of each reveal. For a model with
@@ -108,10 +108,11 @@ def decode(
 ) -> int:
     """Write the blocks ``first`` … ``stop`` − 1 of some rows into the canvas.
 
-    Returns the decoding steps of these rows, added up.
+    Returns the sum of the decoding steps of these rows.
 
-    Blocks before ``first`` are finished and later ones are masked. Block by block gives the tokens of
-    `generate`: a row's noise in a block depends on its number and on the block. Other arguments as there.
+    Blocks before ``first`` are finished and later ones are masked. Decoding block by block gives the same
+    tokens as `generate`, since a row's noise in a block depends on its number and on the block. Other
+    arguments as in `generate`.
     """
     decoder.require_model(model)
     device, attention_mask = canvas.tokens.device, where_padded(canvas.attention)
@@ -138,7 +139,7 @@ def decode(
     while working:
         between()
         filling = 0 if passes.in_rounds else -len(working) % grain
-        together = working + finished[:filling]  # finished rows fill up the batch
+        together = working + finished[:filling]  # keep finished rows, so that the batch keeps its size
         now = Batch.of(together, blocks, seed, attention_mask, device)
         since, is_over = 0, all if passes.in_rounds else any
         while not is_over(row.left == 0 for row in working):
@@ -156,7 +157,7 @@ def decode(
 
 
 def _stay(working: Sequence[Row], over: Sequence[bool], blocks: Blocks) -> None:
-    """Leave rows that have ended in their places beside a cache, at the block of the others.
+    """Keep ended rows in their places of a cached batch, at the block of the others.
 
     A batch that shrinks by a few rows is a new shape, for which kernels are chosen again, and it moves the
     whole cache. These rows have no masked position, so their steps reveal nothing.
@@ -168,7 +169,7 @@ def _stay(working: Sequence[Row], over: Sequence[bool], blocks: Blocks) -> None:
 
 
 def at_end_token(eos_id: int) -> Ended:
-    """Return the rule that a completion ends with the block that has the end token."""
+    """Return an `Ended` rule: a completion ends with the block that has the end token."""
 
     def ended(rows: Sequence[int], completions: Int[Tensor, "S C"], written: Sequence[int]) -> list[bool]:
         reached = torch.tensor(written, device=completions.device)[:, None]
@@ -182,7 +183,7 @@ def at_end_token(eos_id: int) -> Ended:
 def masked_rows(
     prompts: Prompts | Int[Tensor, "N P"], length: int, completions: int, model: Denoiser
 ) -> Completions:
-    """Return the rows before the first step: each prompt so many times, then masks.
+    """Return the rows before the first step: each prompt, repeated for its completions, then masks.
 
     Blocks of block-causal attention are columns of these rows. The completion begins one; where blocks are
     counted from a row's first token, that token does, and rows are whole blocks.
@@ -259,7 +260,7 @@ def _move_on(
 
 
 def from_columns(tokens: Int[Tensor, "S L"], starts: Sequence[int]) -> Int[Tensor, "S C"]:
-    """Return each row from its start on; shorter ones repeat their last token.
+    """Return each row from its start on, padded to one length with its last token.
 
     >>> from_columns(torch.tensor([[1, 2, 3], [4, 5, 6]]), [1, 2]).tolist()
     [[2, 3], [6, 6]]

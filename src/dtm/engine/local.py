@@ -14,13 +14,13 @@ from dtm.records import Completions, Cost, Prompts
 
 @final
 class LocalEngine:
-    """A `RolloutEngine` over `generate`.
+    """A `RolloutEngine` that calls `generate` in this process.
 
     Args:
-        decoder: how it decodes.
+        decoder: settings of decoding.
         length: tokens of a completion.
         batch: rows decoded together.
-        between: called now and then while it generates; may raise to stop.
+        between: called every few decoding steps; may raise to stop.
     """
 
     def __init__(
@@ -31,16 +31,16 @@ class LocalEngine:
         self._tokens, self._flops = 0, 0
 
     def load(self, model: Denoiser) -> None:
-        """Draw with this model from now on; it is not copied."""
+        """Set the model that draws; it is not copied."""
         self.decoder.require_model(model)
         self._model = model
 
     def generate(
         self, prompts: Prompts, completions: int, seed: int, rows: Sequence[int] | None = None
     ) -> Completions:
-        """Complete each prompt so many times, or draw only some of these rows.
+        """Complete each prompt ``completions`` times, or draw only some of these rows.
 
-        Its passes are counted here, and not by whoever else listens to the model.
+        Its passes are counted here, and by no other listener of the model.
         """
         model = self._model
         require(model is not None, "no model is loaded: call engine.load(model) first")

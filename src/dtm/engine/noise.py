@@ -17,7 +17,7 @@ from torch import Tensor
 from dtm.random import derived_seed
 
 NO_TOKEN = -1
-"""Stands for the token in the noise of a candidate as a whole."""
+"""Token number in the hash for noise that belongs to a candidate, not to one token."""
 
 
 def row_keys(seed: int, row: Int[Tensor, " S"], block: Int[Tensor, " S"]) -> Int32[Tensor, "S 2"]:

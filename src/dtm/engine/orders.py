@@ -1,6 +1,6 @@
-"""Which masked positions to reveal next. The highest scores go first.
+"""Orders of decoding: rules that score masked positions; the highest scores are revealed first.
 
-At one token per step, any rule that looks at x_t alone samples ρ exactly: `Uniform` and
+At one token per step, any rule that depends only on x_t samples ρ exactly: `Uniform` and
 `MaxProbability` do. `SampledConfidence`, LLaDA's low-confidence remasking, ranks positions by the
 token it has *just drawn*; that favours likely tokens and is biased even for independent positions
 (docs/method.md, section 7).
@@ -16,17 +16,17 @@ from torch import Tensor
 
 @runtime_checkable
 class Order(Protocol):
-    """A score for each candidate position."""
+    """Rule that scores each candidate position."""
 
     reads_posterior: ClassVar[bool]
-    """Whether ``score`` looks at the posterior; if not, the head runs on revealed positions alone."""
+    """Whether ``score`` uses the posterior; if not, the head runs only on the positions to reveal."""
     exact: ClassVar[bool]
     """Whether one token per step samples the model's own law."""
 
     def score(
         self, log_pi: Float[Tensor, "N V"], drawn: Int[Tensor, " N"], noise: Float[Tensor, " N"]
     ) -> Float[Tensor, " N"]:
-        """Scores of N candidates from their posterior, the tokens drawn there, and uniform noise."""
+        """Return scores of N candidates from their posterior, the tokens drawn there, and uniform noise."""
         ...
 
 
@@ -40,7 +40,7 @@ class Uniform:
     def score(
         self, log_pi: Float[Tensor, "N V"], drawn: Int[Tensor, " N"], noise: Float[Tensor, " N"]
     ) -> Float[Tensor, " N"]:
-        """The noise itself."""
+        """Return the noise as the score."""
         return noise
 
 
@@ -54,7 +54,7 @@ class MaxProbability:
     def score(
         self, log_pi: Float[Tensor, "N V"], drawn: Int[Tensor, " N"], noise: Float[Tensor, " N"]
     ) -> Float[Tensor, " N"]:
-        """The peak, log max_v π(v)."""
+        """Return the peak, log max_v π(v)."""
         return log_pi.amax(-1)
 
 
@@ -68,7 +68,7 @@ class SampledConfidence:
     def score(
         self, log_pi: Float[Tensor, "N V"], drawn: Int[Tensor, " N"], noise: Float[Tensor, " N"]
     ) -> Float[Tensor, " N"]:
-        """The drawn token's log π."""
+        """Return log π of the drawn token."""
         return log_pi.gather(-1, drawn[:, None]).squeeze(-1)
 
 

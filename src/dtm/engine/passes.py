@@ -27,14 +27,14 @@ from dtm.models.denoiser import Denoiser, predictors
 from dtm.models.transformer import Transformer
 
 KEYS = 64
-"""Exact passes see a multiple of so many columns: kernels are chosen, some are built, for each number."""
+"""Exact passes run over a multiple of this many columns, since each new width selects or compiles kernels."""
 BATCH_SIZES = 16
-"""Different numbers of rows in the batches of one call; kernels are chosen, some are built, for each."""
+"""Largest number of batch sizes in one call, since each new size selects or compiles kernels."""
 
 
 @runtime_checkable
 class Passes(Protocol):
-    """Makes the forward pass of one step."""
+    """Strategy for the forward pass of a decoding step."""
 
     in_rounds: ClassVar[bool]
     """Whether the rows of a batch must begin their blocks together."""
@@ -59,7 +59,7 @@ class Passes(Protocol):
         ...
 
     def keep(self, slots: Sequence[int]) -> None:
-        """Keep these places of the batch alone; the rows in them move together."""
+        """Keep only these places of the batch, moved together."""
         ...
 
 
@@ -71,17 +71,17 @@ def passes_of(
     rows: int,
     first: int = 0,
 ) -> Passes:
-    """Return the passes that a decoder asks for, for batches of up to ``rows`` rows.
+    """Return the strategy of passes for a decoder, for batches of up to ``rows`` rows.
 
-    ``prompts`` are equal where completions may share the first pass. Rows begin with the block ``first``,
-    before which nothing is cached.
+    Completions with equal numbers in ``prompts`` may share the first pass. Rows begin with the block
+    ``first``; nothing before it is cached.
     """
     is_causal = isinstance(model, Transformer) and model.attention_block is not None
     if decoder.cache == "none" or rows == 0 or (decoder.cache == "prefix" and not is_causal):
         return WholeRows(model)
     require(
         isinstance(model, Transformer),
-        f"decoding.cache block needs a native transformer; a {type(model).__name__} keeps no keys",
+        f"decoding.cache block needs a native transformer; a {type(model).__name__} has no cache",
     )
     assert isinstance(model, Transformer)
     ids: list[int] = torch.unique(prompts, dim=0, return_inverse=True)[1].tolist()
@@ -90,8 +90,7 @@ def passes_of(
         return PrefixBlocks(model, blocks, cached, first)
     require(
         first == 0 or decoder.refresh == 1,
-        "decoding.refresh keeps a cache over several blocks, which decoding block by block does not: set it "
-        "to 1",
+        "decoding block by block cannot keep a cache over several blocks: set decoding.refresh to 1",
     )
     return CachedBlocks(model, blocks, decoder.refresh, cached)
 
@@ -119,7 +118,7 @@ class WholeRows:
         return states
 
     def keep(self, slots: Sequence[int]) -> None:
-        """Do nothing: no row leaves anything behind."""
+        """Do nothing: there is no cache."""
 
 
 @final
@@ -146,7 +145,7 @@ class CachedBlocks:
             return self._cached.window(*asked, size + shift, shift, length)
         due = [i for i, (_, block) in enumerate(batch.places) if block % self._refresh_every == 0]
         states = self._cached.first(*asked, due, length)
-        if states is None:  # some rows have no pass over the whole of them: the block before is needed too
+        if states is None:  # rows without a pass over the whole row need the block before too
             states = self._cached.window(*asked, 2 * size + shift, size + shift, length)
         return states
 

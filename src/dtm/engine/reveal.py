@@ -1,4 +1,4 @@
-"""One step of decoding: a forward pass, a token drawn at each candidate, and the choice of those revealed."""
+"""One step of decoding: a forward pass, a draw at each candidate, and the choice of tokens to reveal."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dtm.records import Completions
 
 @dataclass(frozen=True, slots=True)
 class Stepper:
-    """Takes the steps of batches of rows. Letters: S rows of a batch, B block size, C candidates."""
+    """Run decoding steps on batches of rows. Letters: S rows of a batch, B block size, C candidates."""
 
     model: Denoiser
     decoder: Decoder
     blocks: Blocks
     limits: Int[Tensor, "K T"]
-    """The shares of `blocks`, on the device."""
+    """`Blocks.table` on the device: tokens to reveal in each step."""
     passes: Passes
 
     def step(self, canvas: Completions, batch: Batch, rows: Sequence[Row], since: int) -> None:
@@ -50,7 +50,7 @@ class Stepper:
         chosen = torch.ones_like(flat, dtype=torch.bool)
         if not decoder.chooses_before_drawing:
             chosen = self._choose(drawn, flat, masked, limit, max(quota))
-        at = (batch.row[slot], position)  # masked until now: what is not chosen stays as it is
+        at = (batch.row[slot], position)  # masked until now; a position that is not chosen stays masked
         canvas.tokens[at] = torch.where(chosen, drawn.tokens, self.model.mask_id)
         canvas.revealed_at[at] = torch.where(chosen, (batch.earlier + step)[slot], -1)
         canvas.log_prob[at] = torch.where(chosen, drawn.log_prob, 0.0)
@@ -106,7 +106,7 @@ def highest(
 
 
 def true_indices(mask: Bool[Tensor, "S B"], count: int) -> Int[Tensor, " C"]:
-    """Return the flat indices of the true entries, whose number is known: this waits for no device.
+    """Return the flat indices of the true entries; their number is given, to avoid waiting for the device.
 
     >>> true_indices(torch.tensor([[True, False], [True, True]]), 3).tolist()
     [0, 2, 3]

@@ -1,1 +1,1 @@
-"""Measuring models on a task's held-out prompts."""
+"""Measure models on a task's held-out prompts."""

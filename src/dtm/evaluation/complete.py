@@ -22,7 +22,7 @@ from dtm.records import Completions, Prompts
 from dtm.tasks.language.task import pad_left
 
 Done = Callable[[int, int], None]
-"""Called with the number of items that a batch has finished, and the number of all items of this process."""
+"""Callback with two numbers: items that a batch has finished, and all items of this process."""
 
 
 def complete(
@@ -35,7 +35,7 @@ def complete(
     done: Done = lambda rows, items: None,
     group: Group = ALONE,
 ) -> Int[Tensor, "N C"]:
-    """Return ``length`` tokens for each prompt; batches are shared out in the ``group``."""
+    """Return ``length`` tokens for each prompt; the processes of ``group`` share the batches."""
     found = list(batches(prompts, batch))
     own = group.share(len(found))
     own_batches = found[own.start : own.stop]

@@ -1,4 +1,4 @@
-"""What tuning costs: how far a model has moved from its base, and its bound on text it was not tuned on."""
+"""The cost of tuning: KL of a model to its base, and the evidence bound on text that it was not tuned on."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from dtm.tasks.corpus.mixture import Mixture
 from dtm.tasks.language.tokenizer import Chat
 
 HELD_OUT_INSTRUCTIONS = "held_out_instructions.jsonl"
-"""File beside an adapted model: instructions that its source answered and that it was not trained on."""
+"""File in an adapted model's folder: held-out instructions with the answers of its source."""
 DRAWS = 8
-"""Masked states of each sequence."""
+"""Masked states per sequence."""
 ROWS = 64
-"""Sequences in one pass."""
+"""Sequences per pass."""
 LENGTH = 448
-"""Tokens of a held-out row."""
+"""Tokens per held-out row."""
 
 
 @torch.no_grad()
 def mean_loss(
     loss: Callable[[MaskedStates], torch.Tensor], clean: Sequences, masking: Masking, mask_id: int
 ) -> float:
-    """The mean over sequences and `DRAWS` masked states of each; the masks are always the same."""
+    """Return the mean loss over sequences, with `DRAWS` masked states each; the masks are always the same."""
     total = 0.0
     for draw in range(DRAWS):
         noise = stream(0, "cost masks", draw, device=clean.tokens.device)
@@ -42,7 +42,7 @@ def mean_loss(
 
 
 def divergence(tuned: Denoiser, base: Denoiser, drawn: Sequences, masking: Masking) -> float:
-    """KL of the tuned model to its base along the unmasking of its own completions, nats per sequence.
+    """Estimate the KL of the tuned model to its base on its own completions, in nats per sequence.
 
     The mask-count form of Σ_i E KL(π(· | x_t, i) ‖ π_0(· | x_t, i)), an upper bound on KL(ρ ‖ ρ_0).
     """
@@ -58,12 +58,12 @@ def divergence(tuned: Denoiser, base: Denoiser, drawn: Sequences, masking: Maski
 
 
 def bound(model: Denoiser, clean: Sequences, masking: Masking) -> float:
-    """The evidence bound on clean sequences, nats per sequence."""
+    """Return the evidence bound on clean sequences, in nats per sequence."""
     return mean_loss(lambda states: mdm_loss(model, states), clean, masking, model.mask_id)
 
 
 def instructions(folder: Path, chat: Chat, eos_id: int, block: int | None) -> Sequences | None:
-    """The held-out instructions beside a model as sequences; None: there are none."""
+    """Read the held-out instructions in a model's folder as sequences; None without them."""
     path = folder / HELD_OUT_INSTRUCTIONS
     if not path.is_file():
         return None

@@ -18,22 +18,22 @@ from dtm.records import Prompts
 from dtm.tasks.base import Task
 
 EVALUATION_SEED = 20_260
-"""Held-out prompts and decoding noise come from this seed, whatever the run's own: runs stay comparable."""
+"""Seed of held-out prompts and decoding noise, independent of the run's seed, so that runs are comparable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Measures, and the samples behind them."""
+    """Measures of a model, and the samples that they were computed on."""
 
     measures: dict[str, float]
     """The task's, and "length": the mean number of tokens before the end token."""
     best: float | None
-    """The highest mean reward possible on these prompts, where the task knows it."""
+    """Highest possible mean reward on these prompts, if the task knows it."""
     prompts: list[Any]
     completions: list[Any]
     rewards: list[float]
     replays: list[dict[str, Any]] = field(default_factory=list)
-    """How a few of the completions were unmasked (see `dtm.evaluation.reveals`); none without a model."""
+    """The unmasking of a few completions (see `dtm.evaluation.reveals`); empty without a model."""
 
 
 def held_out(task: Task, config: EvaluationConfig) -> Prompts:
@@ -42,7 +42,7 @@ def held_out(task: Task, config: EvaluationConfig) -> Prompts:
 
 
 def before_repeats(prompts: Prompts) -> int:
-    """Return how many prompts there are up to the last one that had not come before.
+    """Return the number of prompts up to the last one that is not a repeat.
 
     Rows with equal prompts and other columns, which a reward may read, are not repeats.
     """
@@ -77,7 +77,7 @@ def evaluate(
     seed = derived_seed(EVALUATION_SEED, "evaluation")
     collected = collector.collect(prompts.to(device), config.completions, 0.0, seed)
     rollouts = collected.rollouts
-    # The best possible is known for the task's own reward alone.
+    # The highest possible reward is known only for the task's own reward.
     own = collector.scorer.function == collector.task.reward
     measures = collector.task.measure(
         collected.prompts, collected.completions, rollouts.reward, rollouts.group, **collected.columns

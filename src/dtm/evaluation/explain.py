@@ -1,4 +1,4 @@
-"""Why two scores differ: their fingerprints side by side, in words."""
+"""Explain why two scores differ, by comparing their fingerprints."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ DECIDES = {
     "model": "the model",
     "numerics": "arithmetic",
 }
-"""Groups of a fingerprint that decide a score."""
+"""Groups of a fingerprint that determine a score."""
 ROUNDS = {"packages": "packages", "hardware": "hardware"}
-"""Groups that move the last bits of logits, and a token where two are almost equally likely."""
+"""Groups that change the last bits of logits, and so a token if two are almost equally likely."""
 WORDS = {
     ("items", "count"): "number of items",
     ("items", "contents"): "other questions or gold answers",
@@ -51,11 +51,11 @@ HASHES = frozenset(
         *(("training", "order"), ("reward", "source")),
     )
 )
-"""Fields whose values mean nothing to a reader."""
+"""Fields whose values are hashes, not shown to the reader."""
 
 
 def explain(first: Path, second: Path) -> str:
-    """The differences between two results, grouped, and between their items."""
+    """Return the differences between two results, grouped, and between their items, as text."""
     a, b = read_result(first), read_result(second)
     lines = [f"A  {first}  {_measures(a)}", f"B  {second}  {_measures(b)}", ""]
     deciding = list(differences(DECIDES, a["fingerprint"], b["fingerprint"]))
@@ -70,7 +70,7 @@ def explain(first: Path, second: Path) -> str:
 
 
 def differences(groups: Mapping[str, str], a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
-    """Lines that say what differs between two fingerprints in some of their groups, by title."""
+    """Yield lines with the differences between two fingerprints, by group."""
     for group, title in groups.items():
         one, other = a.get(group, {}), b.get(group, {})
         names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
@@ -87,7 +87,7 @@ def _measures(result: Mapping[str, Any]) -> str:
 
 
 def _items(a: list[dict[str, Any]] | None, b: list[dict[str, Any]] | None) -> Iterator[str]:
-    """How many items of both were generated or graded differently."""
+    """Count the items of both results that were generated or graded differently."""
     if a is None or b is None:
         return
     others = {_key(row): row for row in b}

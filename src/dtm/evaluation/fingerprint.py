@@ -1,7 +1,7 @@
-"""Everything that decides a score, so that a difference between two scores can be explained.
+"""Fingerprints: all settings and inputs that determine a score, so that two scores can be compared.
 
-Long values are stored as hashes, short ones as they are. Order does not decide a score, so lists are hashed
-sorted. `dtm.evaluation.explain` compares two fingerprints in words.
+Long values are stored as hashes, short ones as they are. The order of items does not change a score, so lists
+are hashed sorted. `dtm.evaluation.explain` describes the differences of two fingerprints.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def fingerprint(
     length: int,
     together: int,
 ) -> dict[str, dict[str, Any]]:
-    """Group by group; the names of the groups and fields are those that `explain` has words for."""
+    """Return the fingerprint of an evaluation, by group; `explain` describes these groups and fields."""
     facts = [[item.columns["question"], item.columns["ground_truth"]] for item in items]
     texts = [[item.prompt, item.prefill] for item in items]
     machine = environment()
@@ -77,27 +77,27 @@ def fingerprint(
 
 
 def digest(values: Sequence[Any]) -> str:
-    """A hash of JSON values that does not depend on their order."""
+    """Hash JSON values, independent of their order."""
     lines = sorted(json.dumps(value, sort_keys=True, ensure_ascii=False) for value in values)
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def rules_version() -> str:
-    """A hash of the code that reads answers."""
+    """Hash the code that extracts and judges answers."""
     files = Path(str(answers.__file__)).parent.glob("*.py")
     return code_version([*files, Path(arithmetic.__file__), Path(grids.__file__)])
 
 
 def code_version(files: Iterable[Path]) -> str:
-    """A hash of source files that ignores comments and layout."""
+    """Hash source files, ignoring comments and layout."""
     return digest([[path.name, ast.dump(ast.parse(path.read_text(encoding="utf-8")))] for path in files])
 
 
 def model_identity(weights: Path, adapter: Path | None = None) -> dict[str, str | None]:
-    """Configuration, layout and first rows of the weights, and the whole adapter.
+    """Hash a model: configuration, layout and first rows of the weights, and the whole adapter.
 
-    Sixteen gigabytes are not hashed for every score: the first row of each tensor distinguishes tuned weights
-    from their base.
+    Hashing sixteen gigabytes for every score would be slow; the first row of each tensor distinguishes tuned
+    weights from their base.
     """
     layout: list[Any] = []
     values: list[Any] = []
@@ -120,14 +120,14 @@ def model_identity(weights: Path, adapter: Path | None = None) -> dict[str, str 
 
 
 def _adapter_digest(folder: Path) -> str:
-    """The weights, and the scale α / r at which they count."""
+    """Hash the adapter's weights and its scale α / r."""
     config = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
     scale = f"{config['lora_alpha'] / config['r']:g}".encode()
     return hashlib.sha256((folder / ADAPTER_WEIGHTS).read_bytes() + scale).hexdigest()[:16]
 
 
 def attention_kernels(device: torch.device) -> str:
-    """Which kernels torch may choose from; the choice itself is made by shape."""
+    """Return the attention kernels from which torch chooses by shape."""
     if device.type != "cuda":
         return f"{device.type}: scaled_dot_product_attention"
     kernels = ("flash", "mem_efficient", "cudnn", "math")

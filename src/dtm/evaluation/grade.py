@@ -1,4 +1,4 @@
-"""Grading a file of generations: rows in, rows with a verdict and totals out.
+"""Grade a file of generations: return rows with a verdict, and totals.
 
 A row is a JSON object with ``question``, ``ground_truth`` and ``generation``. A row that cannot be graded is
 reported with its number and does not stop the others.
@@ -41,7 +41,7 @@ class Totals:
     without_gold: int = 0
     """Rows whose ground truth is null: returned, but not counted."""
     other_tasks: int = 0
-    """Rows that name another task in a field "task": left out."""
+    """Rows that name another task in a field "task": not counted."""
     errors: int = 0
     undecided: int = 0
     """Comparisons that ran past their deadline twice: counted as wrong."""
@@ -58,14 +58,14 @@ class Totals:
         self.empty_cells += verdict.empty_cells or 0
 
     def describe(self) -> list[str]:
-        """The counts in words; Sudoku is measured in cells."""
+        """Return the counts as lines of text; for Sudoku also the share of cells."""
         lines = [f"{_share(self.correct, self.rows)} correct"]
         if self.empty_cells:
             lines.insert(0, f"{_share(self.correct_cells, self.empty_cells)} empty cells correct")
         if self.without_gold:
             lines.append(f"rows without a gold answer (ground_truth null), not counted: {self.without_gold}")
         if self.other_tasks:
-            lines.append(f"rows of other tasks, left out: {self.other_tasks}")
+            lines.append(f"rows of other tasks, not counted: {self.other_tasks}")
         if self.undecided:
             lines.append(f"comparisons past their deadline, counted as wrong: {self.undecided}")
         if self.errors:
@@ -76,7 +76,7 @@ class Totals:
 def grade_rows(
     task: str, rules: str, lines: Iterable[bytes], totals: Totals
 ) -> Iterator[dict[str, Any] | DataError]:
-    """Each row with its verdict, or its error; ``totals`` keeps count."""
+    """Yield each row with its verdict, or its error, and update ``totals``."""
     require(task in GRADERS, f"no task {task!r}. {nearest(task, GRADERS)}")
     require(rules in RULES, f"no rules {rules!r}. {nearest(rules, RULES)}")
     for number, line in enumerate(lines, start=1):
@@ -99,7 +99,7 @@ def grade_rows(
 
 
 def open_lines(file: str) -> Iterator[bytes]:
-    """The lines of a file, gzipped or not; ``-`` is the standard input."""
+    """Yield the lines of a file, gzipped or not; ``-`` is the standard input."""
     if file == "-":
         yield from bounded_lines(sys.stdin.buffer)
         return
@@ -110,7 +110,7 @@ def open_lines(file: str) -> Iterator[bytes]:
         with opener(path, "rb") as stream:
             yield from bounded_lines(stream)
     except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
-        raise DataError(f"{file} is not a whole gzip file: {problem}") from None
+        raise DataError(f"{file} is a damaged gzip file: {problem}") from None
 
 
 def _row(line: bytes) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def _row(line: bytes) -> dict[str, Any]:
 
 
 def verdict_fields(verdict: Verdict) -> dict[str, Any]:
-    """The verdict as JSON: cells where there are any, and null for infinities, which JSON lacks."""
+    """Return the verdict as JSON values, with cells for Sudoku; infinities become null."""
     fields = asdict(verdict)
     if isinstance(verdict.extracted, float) and not math.isfinite(verdict.extracted):
         fields["extracted"] = None

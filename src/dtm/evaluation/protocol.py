@@ -1,7 +1,7 @@
 """The published evaluations of Countdown, Sudoku, GSM8K and MATH500, item by item.
 
-A protocol is its authors' prompts, prefill, decoding and answer parser; docs/evaluation.md lists what is
-theirs and what is corrected. All decode blocks of 32 at two tokens per step, the most confident first, at
+A protocol is its authors' prompts, prefill, decoding and answer parser; docs/evaluation.md lists our
+corrections. All protocols decode blocks of 32 tokens at two tokens per step, the most confident first, at
 temperature 0, and count every test item once.
 """
 
@@ -31,22 +31,23 @@ PROTOCOLS: tuple[str, ...] = get_args(Protocol)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Examination:
-    """The published number to measure."""
+    """Settings of an evaluation under a published protocol."""
 
     task: str
     """countdown, sudoku, gsm8k or math500."""
     protocol: str = "dtm"
-    """Whose prompts, prefill and parser: dtm, spg or d1."""
+    """Published prompts, prefill and parser to use: dtm, spg or d1."""
     length: int = 256
-    """L, the tokens of a completion."""
+    """L, the tokens per completion."""
     limit: int | None = None
     """Use only the first items of the test set; None: all."""
     batch: int = 8
-    """Rows decoded together on a GPU. On a CPU each is decoded alone, which costs nothing there and makes
-    its numbers independent of the others."""
+    """Rows decoded together on a GPU. On a CPU each row is decoded alone: this is not slower there, and makes
+    its numbers independent of the other rows."""
     until_end: bool = False
-    """Stop a row after the block with its end token; the rest becomes end tokens. The text up to the end is
-    the same. The protocols decode on and read what follows, at up to L / B times the cost."""
+    """Stop a row after the block with its end token; the rest becomes end tokens. The text before the end
+    token does not change. The published protocols decode further and read the text that follows, at up to
+    L / B times the cost."""
 
     def __post_init__(self) -> None:
         require(self.task in BENCHMARKS, f"no task {self.task!r}. {nearest(self.task, BENCHMARKS)}")
@@ -61,7 +62,7 @@ class Examination:
         require(self.batch >= 1, f"--batch must be at least 1, got {self.batch}")
 
     def decoder(self, attention_block: int | None = None) -> Decoder:
-        """Low-confidence remasking in blocks, half as many steps as tokens.
+        """Return the protocol's decoder: low-confidence remasking in blocks, two tokens per step.
 
         A block-causal model is decoded in its own blocks, with the prefix cache, which is exact.
         """
@@ -78,12 +79,12 @@ class Examination:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of an examination, and everything that decided it."""
+    """The result of an examination, and the fingerprint of its inputs."""
 
     asked: Examination
     measures: dict[str, float]
     rows: list[dict[str, Any]]
-    """One for each item, in the order of the file, as `dtm grade` reads them."""
+    """One row per item, in the order of the file, in the format of `dtm grade`."""
     fingerprint: Mapping[str, Mapping[str, Any]]
     seconds: float
 

@@ -1,4 +1,4 @@
-"""Results on disk: a JSON with the score and its fingerprint, and beside it the items as JSON lines."""
+"""Read and write results: a JSON file with score and fingerprint, and the items in a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:  # comparing results needs no torch
     from dtm.evaluation.protocol import Examination, Outcome
 
 FOLDER = "evaluations"
-"""Where results of a run lie in its folder, and where a model card finds them."""
+"""Subfolder of a run's folder for its results; model cards read them."""
 
 
 def place(asked: Examination, model: str, out: Path, exams: int = 1) -> Path:
-    """Where the result will lie: in the folder ``out``, or for a single one the .json file of that name.
+    """Return the path of a result: in the folder ``out``, or ``out`` itself if it is a .json file.
 
     A result of the same model is replaced; a result of another model, or any other file, is an error.
     """
@@ -31,12 +31,12 @@ def place(asked: Examination, model: str, out: Path, exams: int = 1) -> Path:
         path = make_folder(out) / f"{asked.task}-{asked.protocol}-{asked.length}{part}.json"
     if path.exists():
         other = read_result(path)["fingerprint"]["names"]["model"]
-        require(other == model, f"{path} is a result of {other}: choose another place with --json", DataError)
+        require(other == model, f"{path} is a result of {other}: choose another file with --json", DataError)
     return path
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """Read a result; any other file is an error."""
+    """Read a result; raise an error for any other file."""
     require(path.is_file(), f"no file {path}", DataError)
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
@@ -49,7 +49,7 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def read_rows(path: Path, result: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """The items behind a result, if they still lie beside it."""
+    """Read the items of a result, if their file still exists."""
     rows = path.with_name(str(result["rows"]))
     if not rows.is_file():
         return None
@@ -57,7 +57,7 @@ def read_rows(path: Path, result: dict[str, Any]) -> list[dict[str, Any]] | None
 
 
 def write_outcome(outcome: Outcome, path: Path) -> None:
-    """The result, and its items beside it."""
+    """Write the result, and its items to a second file."""
     rows = path.with_suffix(".jsonl")
     lines = (json.dumps({"task": outcome.asked.task, **row}) + "\n" for row in outcome.rows)
     write_text(rows, "".join(lines))
@@ -65,7 +65,7 @@ def write_outcome(outcome: Outcome, path: Path) -> None:
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
-    """The result without its items."""
+    """Return the result without its items, as JSON values."""
     asked = outcome.asked
     return {
         "task": asked.task,

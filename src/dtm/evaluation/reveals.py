@@ -1,7 +1,7 @@
 """Record how a few held-out completions were unmasked: the step, confidence and alternatives of each token.
 
-A rollout holds the step and the log-probability of every reveal. The alternatives are read again from the
-model, one row for each decoding step: exact passes over whole rows, also where the decoder uses a cache.
+A rollout has the step and the log-probability of every reveal. The alternatives are computed again with the
+model, one row per decoding step: by exact passes over whole rows, also if the decoder uses a cache.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from dtm.records import Rollouts
 from dtm.tasks.base import Task
 
 PROMPTS = 4
-"""Prompts recorded at most: the first ones of the evaluation, the same at every evaluation."""
+"""Largest number of recorded prompts: the first ones of the evaluation, the same at every evaluation."""
 FEWEST = 2
-"""Prompts recorded of long completions."""
+"""Number of recorded prompts if completions are long."""
 STATES = 256
-"""Rows passed through the model where more than `FEWEST` prompts are recorded."""
+"""Largest number of rows passed through the model, if more than `FEWEST` prompts are recorded."""
 TOGETHER = 32
-"""Rows of one pass."""
+"""Rows per pass."""
 ALTERNATIVES = 4
-"""Most likely tokens kept at each position."""
+"""Number of most likely tokens kept per position."""
 
 
 @torch.no_grad()
 def record(
     model: Denoiser, task: Task, rollouts: Rollouts, base: Denoiser | None = None
 ) -> list[dict[str, Any]]:
-    """The reveals of the first completion of a few prompts, as plain values for JSON.
+    """Return the reveals of the first completion of a few prompts, as plain values for JSON.
 
     Each has "row" (its place among the rollouts), "tokens" as text, "steps", "confidence" (the probability of
     the token when it was revealed, at temperature 1) and "alternatives" [[text, probability], …]; with a
-    ``base`` also "kl", the nats by which the model's predictions along the way differ from the base's.
+    ``base`` also "kl", the KL in nats between the predictions of model and base along the reveals.
     """
     steps = int(rollouts.revealed_at.max()) + 1 if len(rollouts) else 0
-    if steps < 1:  # an engine that does not say when
+    if steps < 1:  # the engine does not record the steps
         return []
     first: dict[int, int] = {}
     for row, group in enumerate(rollouts.group.tolist()):
@@ -51,7 +51,7 @@ def record(
 
 
 def mean_divergence(replays: Sequence[Mapping[str, Any]]) -> float | None:
-    """KL to the base in nats per completion, the mean over recorded completions; None without a base."""
+    """Return the mean KL to the base over recorded completions, in nats each; None without a base."""
     found = [replay["kl"] for replay in replays if "kl" in replay]
     return sum(found) / len(found) if found else None
 
@@ -76,14 +76,14 @@ def _record(
 def alternatives(
     model: Denoiser, rollouts: Rollouts, row: int, places: Int[Tensor, " C"], base: Denoiser | None = None
 ) -> tuple[Float[Tensor, "C K"], Int[Tensor, "C K"], float]:
-    """The most likely tokens at each place just before it was revealed: probabilities and ids.
+    """Return probabilities and ids of the most likely tokens at each place just before it was revealed.
 
-    And Σ_i KL(π(· | x_t, i) ‖ π_0(· | x_t, i)) over these places, each at its own state; 0 without a base.
-    End tokens that were filled in, whose log π is 0, count nothing.
+    Also return Σ_i KL(π(· | x_t, i) ‖ π_0(· | x_t, i)) over these places, each at its own state; 0 without a
+    base. End tokens that were filled in, whose log π is 0, are not counted.
     """
     tokens, revealed_at = rollouts.tokens[row], rollouts.revealed_at[row]
     steps, state_of = torch.unique(revealed_at[places], return_inverse=True)
-    # The state before step s: what is revealed at s or later is still masked.
+    # The state before step s: tokens revealed at step s or later are still masked.
     hidden = rollouts.is_completion[row] & (revealed_at >= steps[:, None])
     states = torch.where(hidden, model.mask_id, tokens)
     attention = rollouts.attention[row].expand_as(states)
@@ -106,24 +106,24 @@ def alternatives(
 
 
 def token_texts(task: Task, ids: Int[Tensor, " N"]) -> list[str]:
-    """Each token as the task reads it alone; its number where the task cannot."""
+    """Decode each token separately; return its number if the task cannot."""
     distinct, place = torch.unique(ids, return_inverse=True)
     try:
         views = [as_text(view) for view in task.read(distinct[:, None])]
-    except Exception:  # a task of a user may read whole completions only
+    except Exception:  # a user's task may only read whole completions
         views = [str(number) for number in distinct.tolist()]
     return [views[number] for number in place.tolist()]
 
 
 def as_text(view: Any) -> str:
-    """A prompt, completion or token as rewards see it, for a reader.
+    """Format a prompt, completion or token, given as rewards see it, as text.
 
     >>> as_text([(1, 2), None, (3, 4)]), as_text("2+3"), as_text([])
     ('1,2 ? 3,4', '2+3', '')
     """
     if view is None:
         return "?"
-    if isinstance(view, dict):  # a turn of a conversation
+    if isinstance(view, dict):  # a message of a conversation
         return str(view.get("content", view))
     if not isinstance(view, (list, tuple)):
         return str(view)

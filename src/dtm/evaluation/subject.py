@@ -1,4 +1,4 @@
-"""The model to evaluate, sample or export: by name or folder, an adapter, or a finished run.
+"""Find and load the model to evaluate, sample or export, by its name, its folder or its run.
 
 The files are found first; weights are read when they are needed.
 """
@@ -30,28 +30,28 @@ from dtm.tasks.language import Chat
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the parts of a model lie."""
+    """The files of a model: base, adapter and tokenizer, and the run that made it."""
 
     name: str
-    """As the user gave it."""
+    """Name or folder, as given by the user."""
     base: str
-    """Name or folder of the model, or of the one below the adapter."""
+    """Name or folder of the model, or of the adapter's base."""
     weights: Path
-    """Folder with ``config.json`` and safetensors: the base's where there is an adapter."""
+    """Folder with ``config.json`` and safetensors; with an adapter, that of its base."""
     adapter: Path | None
     """A PEFT folder."""
     tokenizer: Path
     """Folder with the tokenizer, if the model has one."""
     nf4: bool
-    """Whether the weights are to be used in four bits, as the run trained above them."""
+    """Whether to load the weights in four bits, as in the run's training."""
     run: RunFolder | None
     """The run that made it."""
     asked: Asked = STORED
-    """Settings of the weights that their files leave out, as the run stated them."""
+    """Settings that the model's files lack, as given in the run or by flags."""
 
     @classmethod
     def find(cls, name: str) -> Source:
-        """A run's folder, an adapter's folder, a model's folder, or a hub name."""
+        """Find the model of a run's folder, an adapter's folder, a model's folder, or a hub name."""
         path = Path(name)
         if (path / "config.yaml").is_file() and RunFolder(path).kind == "adapt":
             return cls.find(str(RunFolder(path).finished(RunFolder(path).model)))
@@ -68,9 +68,9 @@ class Source:
         return cls(name, name, folder, None, folder, nf4=False, run=None)
 
     def with_adapter(self, name: str) -> Source:
-        """The model with a PEFT adapter over it: a folder, or a hub name; checked before weights are read.
+        """Return the model with a PEFT adapter, a folder or hub name; check it before weights are read.
 
-        An adapter says which model it was made for; over another one of the same shape it is only warned of.
+        An adapter names the model that it was made for; another model of the same shape causes a warning.
         """
         require(
             self.adapter is None and self.run is None,
@@ -81,12 +81,14 @@ class Source:
         made_for = _base_of(folder)
         if Path(made_for).name != Path(self.name).name:
             warnings.warn(
-                f"{folder} was made for {made_for}, and is put over {self.name}", DtmWarning, stacklevel=2
+                f"the adapter {folder} was made for {made_for}, and is used with {self.name}",
+                DtmWarning,
+                stacklevel=2,
             )
         return replace(self, name=f"{self.name}+{folder.name}", adapter=folder)
 
     def untuned(self) -> Source:
-        """The base below a tuned run or an adapter."""
+        """Return the base of a tuned run or an adapter."""
         if self.adapter is not None:
             return replace(self, name=self.base, adapter=None)
         below = None if self.run is None else find_base(self.run.read_config())
@@ -112,7 +114,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model that is loaded, with its tokenizer."""
+    """A loaded model with its tokenizer."""
 
     source: Source
     model: Transformer
@@ -123,7 +125,7 @@ class Subject:
     def load(
         cls, source: Source, device: str = "auto", precision: Precision | Literal["auto"] = "auto"
     ) -> Subject:
-        """The model on a device; auto: a GPU in bfloat16 where there is one, else the CPU in float32."""
+        """Load a model on a device; auto: a GPU in bfloat16 if available, else the CPU in float32."""
         require(
             source.run is None or isinstance(source.run.read_config().task, LanguageConfig),
             f"{source.name} has no tokenizer and is asked by its own task alone: `dtm eval {source.name}` "
@@ -148,12 +150,12 @@ class Subject:
         return cls(source, model.eval(), chat, placement)
 
     def autocast(self) -> torch.autocast:
-        """The context in which the model computes: one precision for base and adapter."""
+        """Return the autocast context of the model: one precision for base and adapter."""
         return self.placement.autocast()
 
     @property
     def device(self) -> torch.device:
-        """Where the model lies."""
+        """The device of the model."""
         return self.placement.device
 
 

@@ -1,1 +1,1 @@
-"""The annealing loop and everything that holds state."""
+"""Training loops, and all state of a run: policy, learner, buffer, progress and checkpoints."""

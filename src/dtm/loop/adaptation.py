@@ -1,4 +1,4 @@
-"""`dtm adapt`: an autoregressive model becomes a masked diffusion model, in a public layout."""
+"""`dtm adapt`: turn an autoregressive model into a masked diffusion model, saved in a public layout."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def adapt(
     resume: Resume = False,
     callbacks: Sequence[Callback] = (),
 ) -> RunFolder:
-    """Make a masked diffusion model from an autoregressive one; the result lies in a run's folder.
+    """Make a masked diffusion model from an autoregressive one, and save it in a run's folder.
 
     Args:
         config: The name or path of a source, or all settings.
@@ -67,7 +67,7 @@ def adapt(
         require_same(found, config)
         if found.is_finished:
             return found
-    corpus_shares(config.corpus)  # mistakes surface before any work
+    corpus_shares(config.corpus)  # report mistakes before any work
     group = current()
     placement = Placement.resolve(config.device, config.precision, config.compile, nf4=False)
     source = load_any(config.source, mask_token=config.mask_token)
@@ -117,8 +117,8 @@ def _finish(
 
 
 def _write_model(source: Source, model: Transformer, folder: RunFolder, dtype: torch.dtype) -> None:
-    """Write the model in the precision that it was trained and is measured in."""
-    if not folder.model.exists():  # it does if the run was stopped while it was measured
+    """Write the model in the precision of its training and its measures."""
+    if not folder.model.exists():  # it exists if the run was stopped during the measures
         save_hub(model, source.tokenizer, folder.model, dtype)
     kept_out = held_out_instructions(folder.path) if (folder.path / INSTRUCTIONS).is_file() else []
     if kept_out:
@@ -127,7 +127,7 @@ def _write_model(source: Source, model: Transformer, folder: RunFolder, dtype: t
 
 
 def require_attention(config: AdaptConfig, model: Transformer) -> None:
-    """Refuse to change the attention of a masked diffusion model without being asked for it."""
+    """Raise an error if the attention of a masked diffusion model would change without a flag."""
     stored = model.attention_block
     if stored is not None and stored > 1:
         require(
@@ -137,7 +137,7 @@ def require_attention(config: AdaptConfig, model: Transformer) -> None:
 
 
 def require_same(folder: RunFolder, config: AdaptConfig) -> None:
-    """Refuse to continue an adaptation with other settings."""
+    """Raise an error if an adaptation is continued with other settings."""
     found = "\n".join(obstacles(load_yaml(folder.config, AdaptConfig()), config))
     if found:
         raise ConfigError(
@@ -155,7 +155,7 @@ def new_adapter(
     between: Callable[[], None] = lambda: None,
     group: Group = ALONE,
 ) -> Pretrainer:
-    """The training that adapts a source; the instructions that the source writes first go to the folder."""
+    """Return the training that adapts a source, after writing the source's instructions to the folder."""
     chat = Chat(source.tokenizer)
     training, kept_out = (
         mixture_of(parts, config, chat, source.eos_id)
@@ -177,7 +177,7 @@ def new_adapter(
 
 
 def adaptation_masks(config: AdaptConfig, eos_id: int) -> tuple[Masking, Masking]:
-    """Masks of most steps, and of the last ones.
+    """Return the masks of most steps, and those of the last steps.
 
     With full attention: in any order, then in the decoder's blocks. With block-causal attention: in every
     block at once.
@@ -191,9 +191,9 @@ def adaptation_masks(config: AdaptConfig, eos_id: int) -> tuple[Masking, Masking
 def measure_tasks(
     config: AdaptConfig, model: Transformer, folder: Path, placement: Placement, group: Group = ALONE
 ) -> dict[str, dict[str, float]]:
-    """Accuracy on validation prompts of the tasks in the corpus, at temperature 1, one token per step.
+    """Measure accuracy on validation prompts of the corpus's tasks, at temperature 1, one token per step.
 
-    With a cache, as the rollouts of the recipes: exact decoding of long texts would take a minute.
+    Decoding uses a cache, like the rollouts of the recipes: exact decoding of long texts would take a minute.
     """
     measures: dict[str, dict[str, float]] = {}
     decoder = Decoder(

@@ -1,8 +1,8 @@
-"""Rollouts drawn ahead: those of the next refresh, in a thread, while the student trains.
+"""Draw the rollouts of the next refresh ahead of time, in a thread, while the student trains.
 
-π_a is fixed within a phase, and the prompts and the noise of the next refresh are known. So the rollouts are
-the same whenever they are drawn. They are charged when they are used; a phase that ends before its next
-refresh discards them.
+π_a is fixed within a phase, and the prompts and the noise of the next refresh are known. So the rollouts do
+not depend on the time at which they are drawn. Their cost is charged when they are used; a phase that ends
+before its next refresh discards them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dtm.engine.collect import Drawn
 
 
 class Dropped(Exception):
-    """Raised in the thread when nobody waits for its rollouts any more."""
+    """Raised in the thread when its rollouts are no longer needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +30,22 @@ class _Job:
 
 @final
 class Ahead:
-    """At most one collection of rollouts that is being drawn ahead."""
+    """A thread that draws at most one collection of rollouts ahead of time."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "rollouts ahead")
         self._job: _Job | None = None
         self._is_dropped = Event()
         self.saved = 0.0
-        """Seconds that the latest rollouts had been drawn before they were asked for."""
+        """Seconds saved by the latest rollouts: the time between the start of their draw and their use."""
 
     def check(self) -> None:
-        """Raise `Dropped` in the thread once its rollouts are not needed; engines call it now and then."""
+        """Raise `Dropped` in the thread once its rollouts are not needed; engines call it at intervals."""
         if self._is_dropped.is_set():
             raise Dropped
 
     def start(self, key: Any, draw: Callable[[], Drawn]) -> None:
-        """Begin to draw; ``key`` is all that decides what is drawn."""
+        """Start to draw; the rollouts are determined by ``key``."""
         self.drop()
 
         def timed() -> tuple[Drawn, float]:
@@ -60,7 +60,7 @@ class Ahead:
         return self._job is not None and self._job.key == key
 
     def take(self, key: Any) -> Drawn:
-        """Wait for the rollouts of ``key``, which it holds; `saved` then has the seconds saved."""
+        """Wait for the rollouts of ``key`` and return them; set `saved` to the seconds saved."""
         job, self._job, begin = self._job, None, time.perf_counter()
         assert job is not None
         assert job.key == key
@@ -69,7 +69,7 @@ class Ahead:
         return drawn
 
     def drop(self) -> None:
-        """Discard what is being drawn, and wait until the thread is idle: π_a may change now."""
+        """Discard the rollouts, and wait until the thread is idle, so that π_a may change."""
         if self._job is not None:
             self._is_dropped.set()
             self._job.drawn.exception()

@@ -22,11 +22,11 @@ from dtm.methods.base import Method
 from dtm.records import MaskedStates, Rollouts, Weights
 
 READINGS = 8
-"""Readings of the meter in a phase that takes all its steps."""
+"""Number of measures of the absorbed share in a phase that takes all its steps."""
 LANDING = 0.2
-"""Share of tilt.max-steps over which the learning rate falls to zero where a phase ends early."""
+"""Share of tilt.max-steps over which the learning rate falls to zero if a phase ends early."""
 LITTLE = 0.5
-"""A phase that has absorbed less than this, beyond the error, is told with its cause."""
+"""Absorbed share below which, beyond the error, the cause is printed at the end of a phase."""
 
 FEW_PHASES = 5
 """A budget with room for fewer phases is warned of."""
@@ -89,7 +89,7 @@ class Anneal(Loop):
         refreshes = (tilt.max_steps - 1) // replay.refresh_every
         drawn = replay.prompts + refreshes * replay.refresh_prompts + replay.held_out_prompts
         evaluations = math.ceil(count / evaluation.every) + 1
-        # A row of a reading is one forward pass, one of an update costs as much as four.
+        # A row of a reading costs one forward pass, a row of an update as much as four.
         read = (READINGS + 2) * STATES * replay.held_out_prompts * replay.completions // 4
         return Work(
             count * replay.completions * drawn + evaluations * evaluation.prompts * evaluation.completions,
@@ -97,7 +97,7 @@ class Anneal(Loop):
         )
 
     def begin(self, rollouts: Rollouts, tilt: float, optimizer: torch.optim.Optimizer) -> float:
-        """h: fixed, or the largest that keeps ESS at its target; the optimiser starts anew.
+        """Restart the optimiser and return h: fixed, or the largest that keeps ESS at its target.
 
         Equal rewards keep ESS at 1 for every h and carry no signal, so auto falls back to its cap.
         """
@@ -111,14 +111,14 @@ class Anneal(Loop):
         return tilts.next_step(tilt, self.final, step)
 
     def idle_reason(self, replay: Replay) -> str | None:
-        """All rewards of the buffer are equal."""
+        """Return the reason if all rewards of the buffer are equal."""
         equal = len(torch.unique(replay.rollouts.reward)) == 1
         return "no reward differs in the buffer: nothing to learn" if equal else None
 
     def draw(
         self, replay: Replay, masking: Masking, mask_id: int, update: int, generator: torch.Generator
     ) -> tuple[MaskedStates, Weights]:
-        """Rollouts by priority, whose row weights make up for how often each is drawn."""
+        """Draw rollouts by priority; row weights correct for the probability of each draw."""
         rows, priority = self.config.optimizer.batch, self.config.replay.priority
         neutral = self.method.neutral_weight(replay.weights.log_z)
         rollouts, weights, factor = replay.draw(rows, priority, generator, neutral)
@@ -127,16 +127,16 @@ class Anneal(Loop):
         return replace(states, row_weight=states.row_weight * factor), weights
 
     def refreshes(self, phase_step: int) -> bool:
-        """Every replay.refresh_every steps."""
+        """Return whether to refresh before this step: every replay.refresh_every steps."""
         return phase_step > 0 and phase_step % self.config.replay.refresh_every == 0
 
     def reads_meter(self, phase_step: int) -> bool:
-        """`READINGS` times per phase, unless nothing follows from a reading."""
+        """Return whether to measure before this step: `READINGS` times per phase, if the result matters."""
         every = max(1, self.steps // READINGS)
         return self.config.tilt.absorbed != "never" and phase_step > 0 and phase_step % every == 0
 
     def reason_to_land(self, absorbed: float, stalled: bool) -> str | None:
-        """Enough is absorbed, or no more is being absorbed."""
+        """Return the reason to end the phase: enough is absorbed, or the absorbed share stops rising."""
         enough = self.config.tilt.absorbed
         if enough == "never":
             return None
@@ -145,15 +145,15 @@ class Anneal(Loop):
         return "no longer rising" if stalled else None
 
     def phase_is_over(self, progress: Progress) -> bool:
-        """Landed, or all steps taken."""
+        """Return whether the phase has landed, or taken all its steps."""
         start = progress.landing_from
         landed = start is not None and progress.phase_step >= start + self.landing_steps
         return landed or progress.phase_step >= self.steps
 
     def lr_factor(self, phase_step: int, landing_from: int | None = None) -> float:
-        """Rise, hold and fall; from ``landing_from`` on, fall faster.
+        """Return the factor on the learning rate: rise, hold and fall; in a landing, fall faster.
 
-        A phase that ends at the full rate would hand its noise on to the next π_a.
+        A phase that ended at the full rate would pass its noise on to the next π_a.
         """
         optimizer, steps = self.config.optimizer, self.steps
         rise = min(1.0, (phase_step + 1) / max(round(optimizer.warmup * steps), 1))
@@ -164,7 +164,7 @@ class Anneal(Loop):
         return factor * max(0.0, 1 - (phase_step - landing_from) / self.landing_steps)
 
     def cause(self, ess: float, absorbed: Reading | None, on_buffer: float | None) -> str | None:
-        """Few rollouts carry the weights, or the buffer is too small, or the updates are."""
+        """Return the cause of a low absorbed share: low ESS, few prompts, a small buffer, or small updates."""
         if absorbed is None:
             return None
         if ess >= tilts.LOW_ESS and math.isinf(absorbed[1]):
@@ -174,8 +174,8 @@ class Anneal(Loop):
         if ess < tilts.LOW_ESS:
             return f"the weights rest on {ess:.1%} of the rollouts: use --tilt.step auto, or a smaller one"
         if on_buffer is not None and on_buffer >= LITTLE:
-            return f"on the rollouts it trains on it has absorbed {on_buffer:.0%}: raise --replay.prompts"
-        return "the updates do not follow the weights: raise --optimizer.lr or --tilt.max-steps"
+            return f"on the training rollouts it has absorbed {on_buffer:.0%}: raise --replay.prompts"
+        return "the updates are too small for this tilt: raise --optimizer.lr or --tilt.max-steps"
 
     def check_room(self, spent: float) -> None:
         """Warn if the budget has room for few phases of this length."""
@@ -189,7 +189,7 @@ class Anneal(Loop):
             )
 
     def arrived(self, progress: Progress) -> str:
-        """A was reached."""
+        """Describe the end of a run that has reached A."""
         return f"reached the final tilt A = {self.config.tilt.final:g}"
 
     def place(self, tilt: float) -> str:
@@ -201,7 +201,7 @@ class Anneal(Loop):
         return f"tilt: a = {tilt:g}"
 
     def describe(self) -> dict[str, str]:
-        """Phases and their buffers."""
+        """Describe the phases and their buffers."""
         tilt, replay, budget = self.config.tilt, self.config.replay, self.config.budget
         count = "as ESS decides" if tilt.step == "auto" else str(tilts.phases(tilt.final, tilt.step))
         if budget is not None:
@@ -216,7 +216,7 @@ class Anneal(Loop):
         }
 
     def status(self, values: Mapping[str, Any], step: int) -> str:
-        """Phase, tilt, reward, absorbed share, loss and ESS."""
+        """Format phase, tilt, reward, absorbed share, loss and ESS."""
         return (
             f"phase {values['phase'] + 1}  a {values['tilt']:.3g} + h {values['h']:.3g}  step {step}  "
             f"reward {number(values['reward'], 3)}  "
@@ -225,7 +225,7 @@ class Anneal(Loop):
         )
 
     def closing(self, values: Mapping[str, Any]) -> str | None:
-        """How the phase ended, and why it has absorbed little if it has."""
+        """Format the end of a phase: its reason and measures, and the cause of a low absorbed share."""
         cause = f": {values['cause']}" if values["cause"] else ""
         return (
             f"phase {values['phase'] + 1}  a {values['tilt']:.3g} → {values['tilt'] + values['h']:.3g}  "

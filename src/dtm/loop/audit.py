@@ -1,4 +1,4 @@
-"""Audits: the same prompts decoded with the same noise, with the decoder's shortcuts and without them.
+"""Audits: decode the same prompts with the same noise, with the decoder's shortcuts and without them.
 
 A cache, early ends, certainty and FP8 weights are approximations. In every collection of rollouts a few
 prompts are decoded both ways; past a limit the run continues without shortcuts.
@@ -24,7 +24,7 @@ from dtm.records import Prompts
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Sums over compared rows; those of several audits add up."""
+    """Sums over compared rows; sums of several audits can be added."""
 
     rows: int = 0
     agreed: float = 0.0
@@ -32,7 +32,7 @@ class Tally:
     agreed_squared: float = 0.0
     """Σ s²."""
     shift: float = 0.0
-    """Σ d, where d is the reward with shortcuts less the reward without."""
+    """Σ d, where d is the reward with shortcuts minus the reward without them."""
     squared: float = 0.0
     """Σ d²."""
 
@@ -42,7 +42,7 @@ class Tally:
 
     @property
     def agreement(self) -> float:
-        """Mean share of tokens that are the same."""
+        """Mean share of equal tokens."""
         return self.agreed / self.rows
 
     @property
@@ -72,21 +72,21 @@ class Tally:
         }
 
     def beyond(self, limits: AuditConfig) -> str | None:
-        """Say which limit is exceeded by more than two standard errors; None if none is.
+        """Describe the limit that is exceeded by more than two standard errors; None if none is.
 
         >>> Tally(rows=4, agreed=3.0, agreed_squared=2.25).beyond(AuditConfig(agreement=0.8))
         'only 75.0% of the tokens agree with exact decoding, less than audit.agreement 80.0%'
         """
         doubt = 2 * self._error(self.agreed, self.agreed_squared) if limits.agreement < 1 else 0.0
-        if self.agreement + doubt < limits.agreement:  # under a limit of 1 a single different token is proof
+        if self.agreement + doubt < limits.agreement:  # with a limit of 1, a single different token is enough
             return (
                 f"only {self.agreement:.1%} of the tokens agree with exact decoding, "
                 f"less than audit.agreement {limits.agreement:.1%}"
             )
         if limits.shift is not None and abs(self.mean_shift) - 2 * self.error > limits.shift:
             return (
-                f"the mean reward is {self.mean_shift:+.3g} ± {self.error:.2g} off that of exact decoding, "
-                f"more than audit.shift {limits.shift:g}"
+                f"the mean reward differs from that of exact decoding by {self.mean_shift:+.3g} ± "
+                f"{self.error:.2g}, more than audit.shift {limits.shift:g}"
             )
         return None
 
@@ -94,8 +94,8 @@ class Tally:
 def audit(collector: Collector, exact: RolloutEngine, prompts: Prompts, rows: int, seed: int) -> Tally:
     """Decode ``rows`` random prompts with the collector's engine and with the exact one, and compare.
 
-    Both engines have their weights loaded: the same model, in FP8 where the first decodes so. Rows without
-    a reward count for their tokens alone.
+    Both engines have loaded the same model, the first one in FP8 if it decodes in FP8. Rows without a reward
+    count only for the agreement of tokens.
     """
     order = torch.randperm(len(prompts), generator=stream(seed, "audited rows"))[:rows]
     asked = prompts.select(order.tolist())

@@ -1,4 +1,4 @@
-"""The corpus of an adaptation: its parts, and batches made ahead of the steps that need them."""
+"""The corpus of an adaptation: its parts, and batches prepared ahead by worker processes."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ Parts = dict[str, tuple[float, Part]]
 Makers = dict[str, Callable[[], Part]]
 Kind = TypeVar("Kind")
 ROUND = 16
-"""Steps whose rows are drawn together and sorted by length."""
+"""Number of steps whose rows are drawn together and sorted by length."""
 OWN_HELD_OUT = 20
-"""One in so many of a user's rows is kept out of the training. Of fewer rows none is, and the bound is
-measured on them."""
+"""One in this many of a user's rows is held out. With fewer rows none is held out, and the bound is measured
+on the training rows."""
 
 
 def prefetched(mixture: Mixture, kept_out: Mixture, config: AdaptConfig) -> Corpus:
-    """The batches of a mixture, made ahead by processes of their own, and rows that are kept out of it."""
+    """Return a corpus whose batches worker processes prepare ahead, with held-out rows."""
     settings, workers = config.pretrain, config.corpus.workers
     held_out = {
         name: (share, replace(kept_out, parts={name: (1.0, part)}).batches("held-out corpus", 0, rows, 1.0))
@@ -88,25 +88,25 @@ def prefetched(mixture: Mixture, kept_out: Mixture, config: AdaptConfig) -> Corp
 
 
 def round_batches(mixture: Mixture, config: AdaptConfig, number: int) -> list[Sequences]:
-    """The batches of a round of steps: worked answers at first, guesses among them later."""
+    """Return the batches of a round of steps: only worked answers at first, with guesses later."""
     is_skilled = number * ROUND < config.corpus.skilled * config.pretrain.steps
     right = 1.0 if is_skilled else config.corpus.right
     return mixture.steps("corpus", number, ROUND, config.pretrain.batch, right)
 
 
 def _of_step(made: Sequence[Kind], step: int) -> Kind:
-    """The batch of a step; a round of very few rows has fewer batches than steps."""
+    """Return the batch of a step; a round of very few rows has fewer batches than steps."""
     return made[step % ROUND % len(made)]
 
 
 Arrays = tuple[Any, Any, Any]
 """The tensors of `Sequences` as numpy arrays, which pass between processes without shared memory."""
 _KEPT: list[tuple[Mixture, AdaptConfig]] = []
-"""In a process that makes batches: the mixture."""
+"""The mixture, in a worker process."""
 
 
 def _keep(mixture: Mixture, config: AdaptConfig) -> None:
-    """Prepare a process: it leaves signals to the training, which saves itself, and ends with it."""
+    """Set up a worker process: it ignores signals, which the training handles, and ends with the training."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
@@ -115,7 +115,7 @@ def _keep(mixture: Mixture, config: AdaptConfig) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when the training is gone, however it ended: no one else would."""
+    """End this process when the training process is gone, for any reason."""
     parent = parent_process()
     assert parent is not None
     parent.join()
@@ -136,15 +136,15 @@ def corpus_parts(
     between: Callable[[], None] = lambda: None,
     group: Group = ALONE,
 ) -> tuple[Parts, Parts]:
-    """The parts that have a share: those to train on, and those of rows that are kept out of the training.
+    """Return the parts with a share above 0: those to train on, and the held-out parts.
 
-    The source writes its instructions into the folder, unless they are there.
+    The source writes its instructions into the folder, unless the file exists.
     """
     shares, (training, held_out) = corpus_shares(config.corpus), _makers(config, chat)
     training["general"] = lambda: Rows(
         training_instructions(config, model, chat, placement, folder, between, group)
     )
-    # Of few instructions none is kept out, and the bound is measured on those that are trained on.
+    # With few instructions none is held out, and the bound is measured on those of the training.
     held_out["general"] = lambda: Rows(held_out_instructions(folder) or read_rows(folder / INSTRUCTIONS))
     return tuple(  # type: ignore[return-value]
         {name: (share, made[name]()) for name, share in shares.items()} for made in (training, held_out)
@@ -152,10 +152,10 @@ def corpus_parts(
 
 
 def _makers(config: AdaptConfig, chat: Chat) -> tuple[Makers, Makers]:
-    """How each part is made that does not need the source: for training, and of rows that are kept out.
+    """Return functions that make the parts without the source model, for training and held-out rows.
 
-    Validation and test items of the tasks are kept out. Countdown's training items are too, because rewards
-    are asked on them and new items cost nothing.
+    Validation and test items of the tasks are excluded. So are Countdown's training items, because tuning
+    uses them and new items are free.
     """
     data = Path(config.corpus.data_dir)
     countdown = BENCHMARKS["countdown"]
@@ -198,7 +198,7 @@ def _makers(config: AdaptConfig, chat: Chat) -> tuple[Makers, Makers]:
 
 
 def own_rows(config: AdaptConfig, chat: Chat) -> list[Example]:
-    """A user's rows that fit; a warning counts the others."""
+    """Read a user's rows and drop those that are too long; a warning counts them."""
     path = Path(str(config.corpus.data))
     rows = read_rows(path)
     fits = mixture_of({}, config, chat, 0).fits(rows)
@@ -209,23 +209,23 @@ def own_rows(config: AdaptConfig, chat: Chat) -> list[Example]:
         DataError,
     )
     if not all(fits):
-        notice = f"{path}: {fits.count(False)} of {len(rows)} rows are longer than {longest} tokens: left out"
+        notice = f"{path}: {fits.count(False)} of {len(rows)} rows are longer than {longest} tokens: dropped"
         warnings.warn(notice, DtmWarning, stacklevel=2)
     return [row for row, is_short in zip(rows, fits, strict=True) if is_short]
 
 
 def mixture_of(parts: Parts, config: AdaptConfig, chat: Chat, end_id: int) -> Mixture:
-    """A mixture with the lengths and blocks of an adaptation."""
+    """Return a mixture of parts with the lengths and blocks of an adaptation."""
     return Mixture(parts, chat, end_id, config.seed, config.corpus.lengths, config.attention_block or 1)
 
 
 def _split(rows: Sequence[Kind], is_held_out: Callable[[Kind], bool]) -> tuple[list[Kind], list[Kind]]:
-    """Rows to train on, and rows that are kept out."""
+    """Split the rows into training rows and held-out rows."""
     return [row for row in rows if not is_held_out(row)], [row for row in rows if is_held_out(row)]
 
 
 def tokens_per_row(config: AdaptConfig, chat: Chat, end_id: int) -> float:
-    """Tokens of a row on average, padding included; instructions, which are not written yet, are short."""
+    """Estimate the mean tokens per row, padding included; instructions, not written yet, count as short."""
     lengths, shares = config.corpus.lengths, corpus_shares(config.corpus)
     general = shares.pop("general", 0.0)
     short = sum(lengths[:2]) / 2
@@ -241,7 +241,7 @@ def tokens_per_row(config: AdaptConfig, chat: Chat, end_id: int) -> float:
 
 
 def corpus_shares(corpus: CorpusConfig) -> dict[str, float]:
-    """The share of each part that is there; GSM8K is not without its data set."""
+    """Return the share of each part; GSM8K is dropped without its data set."""
     shares = {name: getattr(corpus, name) for name in SHARES if getattr(corpus, name) > 0}
     if is_generated(Path(corpus.data_dir)):
         shares.pop("gsm8k", None)

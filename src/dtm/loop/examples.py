@@ -1,4 +1,4 @@
-"""The examples that a base is trained on, step by step, and those on which its bound is reported."""
+"""The examples of pretraining: the batch of each step, and held-out examples."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from dtm.records import Sequences
 from dtm.tasks.base import Task
 
 AHEAD = 16
-"""Batches of examples drawn together: on a GPU a draw costs the same for many rows as for few."""
+"""Number of batches drawn together: on a GPU a draw of many rows costs the same as one of few."""
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """What a model is trained on."""
+    """The training examples of a model."""
 
     batch: Callable[[int], Sequences]
-    """The examples of a step; the same whenever it is asked."""
+    """Returns the examples of a step; always the same ones."""
     held_out: Mapping[str, tuple[float, Sequence[Sequences]]]
-    """Parts on which the bound is reported: name → share of the corpus, and examples."""
+    """Held-out parts on which the bound is measured: name → share of the corpus, and examples."""
     start: Callable[[int], None] = lambda step: None
-    """Begin to make the examples of a step, without waiting for them."""
+    """Starts to prepare the examples of a step, without waiting for them."""
 
 
 def task_corpus(task: Task, settings: PretrainConfig, seed: int, device: torch.device) -> Corpus:
-    """The examples of a task, each step's out of a larger draw."""
+    """Return the corpus of a task; the examples of a step are part of a larger draw."""
 
     @functools.lru_cache(maxsize=1)
     def drawn(draw: int) -> Sequences:
@@ -46,7 +46,7 @@ def task_corpus(task: Task, settings: PretrainConfig, seed: int, device: torch.d
 
 
 def several(examples: Sequences) -> Sequences:
-    """A single example twice: torch.compile would compile every pass once more for a batch of one."""
+    """Repeat a single example, since torch.compile would compile every pass again for a batch of one."""
     if len(examples) > 1:
         return examples
     tensors = (examples.tokens, examples.attention, examples.is_completion)

@@ -1,7 +1,7 @@
-"""Everything that decides what a run reaches, apart from its method; comparable runs share it.
+"""The fingerprint of a run: all that determines its result except the method; comparable runs share it.
 
-A run writes it down when it starts (``fingerprint.json``), so that later changes of data, base or reward are
-noticed. Contents of base, prompts and reward are compared, not their names or paths.
+A run writes it at its start (``fingerprint.json``), so that later changes of data, base or reward are
+detected. Contents of base, prompts and reward are compared, not their names or paths.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dtm.runs.environment import environment, version
 from dtm.tasks.rewards import Scorer
 
 PLACES = ("recipe", "seed", "device", "model.base", "task.data_dir", "task.data", "checkpoint", "pretrain")
-"""Fields and sections that decide nothing, or whose contents are looked at instead."""
+"""Fields and sections that do not change a result, or whose contents are hashed instead."""
 GROUPS = {
     "settings": "settings that all share",
     "items": "the held-out prompts",
@@ -40,11 +40,11 @@ GROUPS = {
     "model": "the base",
     "numerics": "arithmetic",
 }
-"""Groups of a fingerprint that decide what a run reaches."""
+"""Groups of a fingerprint that determine the result of a run."""
 
 
 def run_fingerprint(assembly: Assembly) -> dict[str, dict[str, Any]]:
-    """The fingerprint in groups; `dtm.evaluation.explain` has words for them."""
+    """Return the fingerprint in groups, which `dtm.evaluation.explain` describes."""
     config, task, placement = assembly.config, assembly.task, assembly.placement
     evaluation, machine = config.evaluation, environment()
     asked = prompts_in_order(task, 0, config.replay.prompts, config.replay.prompts, config.seed)
@@ -71,7 +71,7 @@ def _is_shared(field: str) -> bool:
 
 
 def _facts(prompts: Prompts) -> list[Any]:
-    """Tokens and columns of each prompt, in order."""
+    """Return tokens and columns of each prompt, in order."""
     rows = zip(prompts.tokens.tolist(), prompts.attention.tolist(), strict=True)
     tokens = [[token for token, real in zip(*row, strict=True) if real] for row in rows]
     columns = {name: [str(value) for value in values] for name, values in prompts.columns.items()}
@@ -79,7 +79,7 @@ def _facts(prompts: Prompts) -> list[Any]:
 
 
 def _source(scorer: Scorer) -> str | None:
-    """A hash of the reward's own code, not of what it calls; a task's own reward is all code of the tasks."""
+    """Hash the code of a reward function without the functions it calls; for a task's own, all task code."""
     module = str(getattr(scorer.function, "__module__", ""))
     if module.startswith(f"{tasks.__name__}."):
         return code_version(Path(tasks.__path__[0]).rglob("*.py"))

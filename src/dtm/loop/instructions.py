@@ -1,7 +1,7 @@
-"""General instructions, written and answered by the source model itself.
+"""General instructions that the source model writes and answers itself.
 
-An instruct model that is given the beginning of a user's turn writes an instruction; asked for the answer, it
-writes that too. Training on these rows keeps its chat behaviour without any other data.
+An instruct model that is given the start of a user's message completes it to an instruction, and can then
+answer it. Training on these rows keeps its chat behaviour without other data.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from dtm.tasks.language.tokenizer import Chat
 INSTRUCTIONS = "instructions.jsonl"
 """File of a run with the instructions that the source wrote."""
 HELD_OUT = 0.05
-"""Share of the instructions that is kept out of training, to measure what tuning costs."""
+"""Held-out share of the instructions, on which the cost of tuning is measured."""
 BATCH = {"cuda": 4096, "cpu": 32}
-"""Most instructions that the source writes together, by device; fewer where its cache does not fit."""
+"""Largest number of instructions written together, by device; fewer if the cache does not fit."""
 ASKED, ANSWERED = 64, 320
-"""Most tokens of an instruction and of its answer."""
+"""Largest number of tokens of an instruction and of its answer."""
 SHORTEST = 12
-"""Characters of the shortest instruction that is kept."""
+"""Shortest accepted instruction, in characters."""
 
 
 def write_instructions(
@@ -49,8 +49,8 @@ def write_instructions(
 ) -> list[Example]:
     """Let an autoregressive model write about ``count`` instructions and answer them.
 
-    Sampled at temperature 0.8. Instructions that do not end, that are very short or that come twice are left
-    out, and so are answers that do not end.
+    Sampled at temperature 0.8. Instructions that do not end, are very short or occur twice are dropped, and
+    so are answers that do not end.
     """
     device = model.embedding.weight.device
     decoder = Decoder(block=1, cache="prefix", until_end=True, temperature=0.8)
@@ -80,7 +80,7 @@ def write_instructions(
 
 
 def _ended(row: list[int], eos_id: int, chat: Chat) -> str | None:
-    """The text before the end token; None: the row has none."""
+    """Return the text before the end token; None without an end token."""
     return chat.read(row[: row.index(eos_id)]).strip() if eos_id in row else None
 
 
@@ -93,7 +93,7 @@ def training_instructions(
     between: Callable[[], None] = lambda: None,
     group: Group = ALONE,
 ) -> list[Example]:
-    """Instructions to train on; the source writes them once, and a resumed run reads them."""
+    """Return the instructions to train on; the source writes them once, and a resumed run reads them."""
     path = folder / INSTRUCTIONS
     if not group.by_first(path.is_file):
         require(
@@ -113,17 +113,17 @@ def training_instructions(
 
 
 def _batch(model: Transformer, device: torch.device) -> int:
-    """Instructions that are written together: their keys and values take at most half of the free memory."""
+    """Return how many instructions to write together: their cache takes at most half of the free memory."""
     row = cache_bytes(model.config, 1, 2 * ASKED + ANSWERED, model.embedding.weight.element_size())
     return max(1, min(BATCH.get(device.type, 256), available(device) // (2 * row)))
 
 
 def held_out_instructions(folder: Path) -> list[Example]:
-    """Instructions of a run that it was not trained on."""
+    """Return the held-out instructions of a run."""
     rows = read_rows(folder / INSTRUCTIONS)
     return rows[_training(rows) :]
 
 
 def _training(rows: Sequence[Example]) -> int:
-    """How many of the rows are trained on."""
+    """Return the number of rows to train on."""
     return len(rows) - round(HELD_OUT * len(rows))

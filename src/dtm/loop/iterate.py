@@ -25,7 +25,7 @@ from dtm.records import MaskedStates, Rollouts, Weights
 
 @final
 class Iterate(Loop):
-    """Iterations of the rollouts of one batch and the method's own number of updates."""
+    """Iterations: draw the rollouts of one batch, then take the method's number of updates on them."""
 
     own_fields: ClassVar[tuple[str, ...]] = ("iterate",)
     measures_absorbed: ClassVar[bool] = False
@@ -36,7 +36,7 @@ class Iterate(Loop):
         name, seen, batch = config.method.name, self.completions_seen, config.optimizer.batch
         require(
             config.replay.completions > 1,
-            f"{name} learns from how the completions of a prompt differ, and there is one per prompt: add "
+            f"{name} compares the completions of a prompt, and there is only one per prompt: add "
             "--replay.completions 6, or more",
         )
         require(
@@ -47,7 +47,7 @@ class Iterate(Loop):
 
     @property
     def completions_seen(self) -> int:
-        """Completions of a prompt in an update: all, or the best and the worst."""
+        """Completions per prompt in an update: all, or the best and the worst."""
         return 2 if self.method.pairs else self.config.replay.completions
 
     @property
@@ -57,7 +57,7 @@ class Iterate(Loop):
 
     @property
     def prompts(self) -> int:
-        """As many as fit a batch, so that every update sees all rollouts of its iteration."""
+        """Prompts per iteration: as many as fit a batch, so that every update uses all rollouts."""
         return self.config.optimizer.batch // self.completions_seen
 
     @property
@@ -82,18 +82,18 @@ class Iterate(Loop):
         )
 
     def begin(self, rollouts: Rollouts, tilt: float, optimizer: torch.optim.Optimizer) -> float:
-        """1: one iteration."""
+        """Return 1: one iteration."""
         return 1.0
 
     def idle_reason(self, replay: Replay) -> str | None:
-        """No completion has credit."""
+        """Return the reason if no completion has credit."""
         idle = not bool(replay.weights.credit.any())
         return "no reward differs within a group: nothing to learn" if idle else None
 
     def draw(
         self, replay: Replay, masking: Masking, mask_id: int, update: int, generator: torch.Generator
     ) -> tuple[MaskedStates, Weights]:
-        """Whole groups; for pairs the rollouts with credit alone."""
+        """Draw whole groups; for pairs only the rollouts with credit."""
         rollouts, weights = replay.draw_groups(self.config.optimizer.batch, self.method.pairs, generator)
         return masking.states(rollouts, mask_id, generator, update), weights
 
@@ -106,11 +106,11 @@ class Iterate(Loop):
         return False
 
     def reason_to_land(self, absorbed: float, stalled: bool) -> str | None:
-        """None; at the end of a budget the trainer cools (`budget.cooling_factor`)."""
+        """Return None; at the end of a budget the trainer lowers the rate (`budget.cooling_factor`)."""
         return None
 
     def phase_is_over(self, progress: Progress) -> bool:
-        """All μ updates taken."""
+        """Return whether all μ updates are taken."""
         return progress.phase_step >= self.steps
 
     def lr_factor(self, phase_step: int, landing_from: int | None = None) -> float:
@@ -118,12 +118,12 @@ class Iterate(Loop):
         return 1.0
 
     def cause(self, ess: float, absorbed: Reading | None, on_buffer: float | None) -> str | None:
-        """None: there is no tilt to absorb."""
+        """Return None: there is no tilt to absorb."""
         return None
 
     def arrived(self, progress: Progress) -> str:
-        """All iterations done."""
-        return f"went through {progress.phase} iterations"
+        """Describe the end of a run that has done all iterations."""
+        return f"finished {progress.phase} iterations"
 
     def place(self, tilt: float) -> str:
         """Iterations done."""
@@ -134,7 +134,7 @@ class Iterate(Loop):
         return f"iterations: {tilt:g}"
 
     def describe(self) -> dict[str, str]:
-        """Iterations and their rollouts."""
+        """Describe the iterations and their rollouts."""
         budget, seen = self.config.budget, self.completions_seen
         count = (
             f"{self.config.iterate.iterations}"
@@ -148,12 +148,12 @@ class Iterate(Loop):
         }
 
     def status(self, values: Mapping[str, Any], step: int) -> str:
-        """Iteration, reward and loss."""
+        """Format iteration, reward and loss."""
         return (
             f"iteration {values['phase'] + 1}  step {step}  reward {number(values['reward'], 3)}  "
             f"loss {values['loss']:.4f}"
         )
 
     def closing(self, values: Mapping[str, Any]) -> str | None:
-        """None: there are too many iterations to print each."""
+        """Return None: there are too many iterations to print each."""
         return None

@@ -1,4 +1,4 @@
-"""One update of the student, and a reading of how much of a phase's tilt the updates have absorbed.
+"""Updates of the student, and measures of the absorbed share of a phase's tilt.
 
     batch      masked states of some rollouts, and their weights
     gradient   of the method's loss on them, accumulated over micro-batches
@@ -37,7 +37,7 @@ from dtm.records import MaskedStates, Phase, Rollouts, Weights
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """All that updates of a run share; where the run stands is an argument of each call."""
+    """The fixed parts of all updates of a run; the progress is an argument of each call."""
 
     config: RunConfig
     policy: Policy
@@ -45,7 +45,7 @@ class Learner:
     loop: Loop
     masking: Masking
     reward_range: float | None
-    """max r − min r where it is known; None: that of the buffer."""
+    """max r − min r if it is known; None: that of the buffer."""
     placement: Placement
     group: Group = ALONE
     """The processes that share a batch."""
@@ -83,13 +83,13 @@ class Learner:
         return {name: float(value) for name, value in totals.items()}, norm
 
     def batch(self, replay: Replay, progress: Progress) -> tuple[MaskedStates, Weights]:
-        """Masked states of some rollouts of the buffer, and their weights."""
+        """Draw rollouts of the buffer; return their masked states and weights."""
         mask_id = self.policy.student.mask_id
         generator = self._stream("batch", progress.step)
         return self.loop.draw(replay, self.masking, mask_id, progress.phase_step, generator)
 
     def phase(self, replay: Replay, progress: Progress) -> Phase:
-        """The phase as losses see it."""
+        """Return the `Phase` that losses read."""
         assert progress.h is not None
         reward = replay.rollouts.reward
         span = float(reward.max() - reward.min()) if self.reward_range is None else self.reward_range
@@ -131,7 +131,7 @@ class Learner:
 
     @torch.no_grad()
     def score(self, states: MaskedStates, measure: Callable[[MaskedStates], Tensor]) -> Float[Tensor, " S"]:
-        """A number for every sequence of a batch, without gradient or dropout, the same in all processes."""
+        """Compute a number per sequence of a batch, without gradient or dropout, equal in all processes."""
         self.policy.student.eval()
         found = [torch.zeros(0, dtype=torch.float64)]
         for part, counts in self._rounds(states.sequences, self._sequences_together(states)):
@@ -142,7 +142,7 @@ class Learner:
         return torch.cat(self.group.gather(torch.cat(found))).to(states.tokens.device)
 
     def with_log_ratio(self, rollouts: Rollouts, purpose: str, number: int) -> Rollouts:
-        """The rollouts with log π_0/π_a of each, by evidence bounds under common masks, if the method asks.
+        """Add log π_0/π_a to each rollout, by evidence bounds under common masks, if the method needs it.
 
         π_a runs with its adapter, also where decoding merges it, so that the ratio of equal models is 1.
         ``purpose`` and ``number`` name the stream of the masks.
@@ -165,7 +165,7 @@ class Learner:
         return replace(rollouts, log_ratio=self.score(states, log_ratio))
 
     def read(self, meter: Meter) -> Reading | None:
-        """The share of the phase's tilt that is absorbed (see `dtm.loop.meter`)."""
+        """Measure the absorbed share of the phase's tilt (see `dtm.loop.meter`)."""
         with self.placement.autocast():
             return meter.read(self.policy, self.config.optimizer.rows, self.group)
 
@@ -188,7 +188,7 @@ class Learner:
         return stream(self.config.seed, purpose, step, self.placement.device)
 
     def _rounds(self, sequences: int, size: int) -> list[tuple[slice, bool]]:
-        """The micro-batches of this process, and whether their gradient counts.
+        """Yield the micro-batches of this process, and whether their gradient counts.
 
         With sharded weights every pass is one of all processes: those with fewer rows repeat a row whose
         gradient does not count.
@@ -199,26 +199,26 @@ class Learner:
         return own + [(slice(0, unit), False)] * (most - len(own))
 
     def _sequences_together(self, states: MaskedStates) -> int:
-        """Sequences in one forward pass: those whose rows fit, and never half a pair."""
+        """Number of sequences per forward pass: as many as fit, and never half a pair."""
         if self.config.distributed.row_order:
             return self.method.unit
         return self.method.sequences_together(self.config.optimizer.rows, states.draws)
 
     @property
     def _records(self) -> bool:
-        """Whether passes are recorded as CUDA graphs: for models trained in full on a GPU."""
+        """Return whether to record passes as CUDA graphs: for models trained in full on a GPU."""
         on_gpu = self.placement.compiles and self.placement.device.type == "cuda"
         recomputes = getattr(self.policy.student, "recompute", 0)
         return on_gpu and self.config.adapter.rank is None and not recomputes and not self.policy.sharded
 
     def _dropout(self, part: int, step: int) -> AbstractContextManager[None]:
-        """The noise of the adapters' dropout, where there is any."""
+        """Context with seeded dropout noise, if adapters have dropout."""
         if not self.config.adapter.dropout:
             return nullcontext()
         return seeded(self.config.seed, f"dropout {part}", step, self.placement.device)
 
 
 def _on_cpu(metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Metrics that can be sent to other processes, by one transfer from the device."""
+    """Copy metrics to the CPU in one transfer, to send them to other processes."""
     values = torch.stack([value.detach() for value in metrics.values()]).cpu()
     return {name: value.clone() for name, value in zip(metrics, values, strict=True)}

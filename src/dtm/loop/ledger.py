@@ -1,4 +1,4 @@
-"""The cost of updates, counted at the models; rollout engines count their own passes (`RolloutEngine.cost`).
+"""Count the cost of updates at the models; rollout engines count their own passes (`RolloutEngine.cost`).
 
 Seconds: wall-clock of rollouts, rewards and updates; not of evaluations, checkpoints and loading.
 Tokens: positions, prompt and padding included, that pass through a model: once forward and, in updates, once
@@ -18,7 +18,7 @@ from dtm.records import Cost
 
 
 class Ledger:
-    """Counts the passes through some models while it is entered; `take` returns the sum."""
+    """Context that counts the passes of some models; `take` returns the sum."""
 
     def __init__(self, models: Iterable[Denoiser | None]) -> None:
         self._is_open, self._since = False, 0.0

@@ -1,13 +1,13 @@
-r"""The progress meter of a phase: how much of its tilt the student has absorbed (`dtm.tilts.absorbed_share`).
+r"""Measure the absorbed share of a phase: how much of h the student has learned (`dtm.tilts.absorbed_share`).
 
-It needs ℓ = log ρ_θ/ρ_a of rollouts that are not trained on: rows of the training buffer flatter the student,
-which has seen them. Along the order in which the decoder revealed a rollout, ℓ is a sum over its steps:
+It needs ℓ = log ρ_θ/ρ_a of held-out rollouts: on rows of the training buffer the share would be too high.
+Along the order in which the decoder revealed a rollout, ℓ is a sum over its steps:
 
     ℓ = Σ_s ℓ_s,   ℓ_s = Σ_{i revealed at s} log π_θ(x_1^i | x_s) − log π_a(x_1^i | x_s).
 
-A few steps of each rollout are drawn, those more often at which π_a was not sure of the token: at the others
-both models agree. The rollouts, the steps and the passes of π_a are the same for all readings of a phase, so
-that an untrained student reads 0 exactly and the rise between two readings is known better than either.
+A few steps of each rollout are drawn, more often those with a token of low probability under π_a: at the
+others both models agree. Rollouts, steps and the passes of π_a are the same for all readings of a phase. So
+an untrained student reads exactly 0, and the difference of two readings has a smaller error than each.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from dtm.models.policy import Policy
 from dtm.records import ROLLOUT_TENSORS, Rollouts
 
 STATES = 2
-"""Decoding steps drawn for each rollout."""
+"""Decoding steps drawn per rollout."""
 FEWEST = 4
-"""Prompts whose rewards differ, below which the error of a reading is not known."""
+"""Fewest prompts with different rewards for which the error of a reading is known."""
 PATIENCE = 3
-"""Readings without a rise after which a phase no longer absorbs."""
+"""Number of readings without a rise after which a phase ends."""
 
 Reading = tuple[float, float]
 """The absorbed share and its standard error."""
@@ -39,7 +39,7 @@ Reading = tuple[float, float]
 
 @final
 class Meter:
-    """Rollouts of π_a held aside for one phase, and the log-ratios of the student read on them so far."""
+    """Held-out rollouts of π_a of one phase, and the student's log-ratios on them at each reading."""
 
     def __init__(self, rollouts: Rollouts, h: float, generator: torch.Generator) -> None:
         self.rollouts, self.h = _informative(rollouts), h
@@ -50,10 +50,10 @@ class Meter:
         """ℓ at each reading."""
 
     def read(self, policy: Policy, together: int, group: Group = ALONE) -> Reading | None:
-        """Measure the model that becomes the next π_a; None where no reward differs within a prompt.
+        """Measure the model that becomes the next π_a; None if rewards do not differ within any prompt.
 
-        ``together`` rows share a forward pass; the passes are shared out in the ``group``. π_a runs with its
-        adapter as the student does, so that both take the same arithmetic.
+        ``together`` rows share a forward pass; the processes of ``group`` share the passes. π_a runs with an
+        unmerged adapter like the student, so that both have the same rounding.
         """
         if not len(self.rollouts):
             return None
@@ -76,7 +76,7 @@ class Meter:
 
     @property
     def has_stalled(self) -> bool:
-        """Whether something was absorbed, and the last readings show no rise beyond its standard error."""
+        """Return whether the last readings, above 0, show no rise beyond its standard error."""
         if len(self.ratios) <= PATIENCE:
             return False
         latest = self.ratios[-1]
@@ -87,7 +87,7 @@ class Meter:
         return share > 2 * error and rise <= rise_error
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors that `restored` needs besides the arguments of the phase."""
+        """Return the tensors that `restored` needs besides the arguments of the phase."""
         saved = {name: getattr(self.rollouts, name) for name in ROLLOUT_TENSORS}
         if self.before is not None:
             saved |= {"before": self.before, "ratios": torch.stack(self.ratios)}
@@ -95,23 +95,23 @@ class Meter:
 
     @classmethod
     def restored(cls, state: dict[str, Tensor], tilt: float, h: float, generator: torch.Generator) -> Meter:
-        """The meter whose `state` was saved; ``generator`` is the one that it was made with."""
+        """Return the meter of a saved `state`; ``generator`` is the one that the meter was made with."""
         meter = cls(Rollouts(**{name: state[name] for name in ROLLOUT_TENSORS}, tilt=tilt), h, generator)
         if "before" in state:
             meter.before, meter.ratios = state["before"], list(state["ratios"])
         return meter
 
     def _share(self, log_ratio: Float[Tensor, " N"]) -> Reading:
-        """The share and its error, infinite with too few prompts; on the CPU, where sums have one order."""
+        """Return the share and its error, infinite with few prompts. On the CPU, for a fixed sum order."""
         reward, group = self.rollouts.reward.cpu(), self.rollouts.group.cpu()
         share, error = tilts.absorbed_share(log_ratio.cpu(), reward, group, self.h)
         return share, error if len(torch.unique(group)) >= FEWEST else math.inf
 
     @torch.no_grad()
     def _log_prob(self, model: Denoiser, together: int, group: Group) -> Float[Tensor, " N"]:
-        """An estimate of each rollout's log-probability along the order in which it was revealed.
+        """Estimate each rollout's log-probability along the order in which it was revealed.
 
-        The states of a rollout share a pass, so its sum does not depend on how passes are shared out.
+        The states of a rollout share a pass, so its sum does not depend on the number of processes.
         """
         found = torch.zeros(len(self.rollouts), dtype=torch.float64, device=self.step.device)
         row = torch.arange(len(self.rollouts), device=self.step.device).repeat_interleave(self.step.shape[1])
@@ -128,7 +128,7 @@ class Meter:
 
 
 def _informative(rollouts: Rollouts) -> Rollouts:
-    """The rollouts of prompts whose rewards differ; the others have no share in a reading."""
+    """Return the rollouts of prompts whose rewards differ; the others do not change a reading."""
     groups, member = torch.unique(rollouts.group, return_inverse=True)
     reward = rollouts.reward
     low, high = (

@@ -1,4 +1,4 @@
-"""How a configuration names objects that were given in Python, so that a run can be opened again."""
+"""Names of Python objects (methods, rewards) in a configuration, so that a run can be opened again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dtm.tasks.base import Reward
 
 
 def object_name(given: object, named: str) -> str:
-    """The class of an object as module:Class or file.py:Class; ``named`` if that names it already."""
+    """Return the name of an object's class as module:Class or file.py:Class; ``named`` if it is right."""
     kind = type(given)
     if named.endswith(f":{kind.__qualname__}"):
         return named
@@ -24,7 +24,7 @@ def object_name(given: object, named: str) -> str:
 
 
 def method_name(method: Method, named: str) -> str:
-    """The package's name of a method, or where its class is."""
+    """Return the package's name of a method, or the import name of its class."""
     own = method.config.name
     if ":" in own or (own in METHODS and load_method_class(own) is type(method)):
         return own
@@ -32,5 +32,5 @@ def method_name(method: Method, named: str) -> str:
 
 
 def reward_name(reward: Reward) -> str:
-    """Where a reward function is, for `dtm eval` to find it."""
+    """Return the import name of a reward function, from which `dtm eval` loads it."""
     return name_of(reward) if hasattr(reward, "__qualname__") else f"{type(reward).__module__}:{reward!r}"

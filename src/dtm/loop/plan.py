@@ -23,7 +23,7 @@ from dtm.tasks.language import Chat, LanguageTask
 
 
 def training_plan(assembly: Assembly) -> dict[str, str]:
-    """The resolved plan of `dtm train`, line by line."""
+    """Return the resolved plan of `dtm train` as lines of text."""
     config, task, decoder = assembly.config, assembly.task, assembly.decoder
     law = "samples the model's own law" if decoder.is_exact else "approximates the model's law"
     if decoder.fp8:
@@ -45,7 +45,7 @@ def training_plan(assembly: Assembly) -> dict[str, str]:
 
 
 def _device(placement: Placement) -> dict[str, str]:
-    """The device, its threads if it is the CPU, and how long compilation takes if there is any."""
+    """Describe the device: its threads on a CPU, and the time of compilation, if any."""
     threads = {"threads": str(torch.get_num_threads())} if placement.device.type == "cpu" else {}
     compilation = {
         "compilation": f"about {format_duration(COMPILATION)} once, part of the time below; less where "
@@ -55,7 +55,7 @@ def _device(placement: Placement) -> dict[str, str]:
 
 
 def _duration(seconds: float, placement: Placement) -> str:
-    """An estimate in words, with the seconds before the first step that compilation takes."""
+    """Format an estimate of time, with the seconds of compilation."""
     if not placement.compiles:
         return f"about {format_duration(seconds)} on this machine"
     return f"about {format_duration(seconds + COMPILATION)} on this machine, with compilation"
@@ -75,7 +75,7 @@ def _base(assembly: Assembly) -> str:
 def _processes(assembly: Assembly) -> dict[str, str]:
     if assembly.group.size == 1:
         return {}
-    kept = "a share of the weights, which are gathered block by block" if assembly.sharded else "all weights"
+    kept = "a shard of the weights, gathered block by block" if assembly.sharded else "all weights"
     return {"processes": f"{assembly.group.size}, each keeps {kept}"}
 
 
@@ -89,7 +89,7 @@ def _memory(assembly: Assembly) -> dict[str, str]:
 
 
 def _audit(assembly: Assembly) -> dict[str, str]:
-    """How much of decoding is checked, where there is something to check."""
+    """Describe the audit of decoding, if the decoder has approximations."""
     limits = assembly.config.audit
     if not assembly.decoder.takes_shortcuts:
         is_cached = assembly.decoder.cache == "prefix" and assembly.attention_block is not None
@@ -97,15 +97,15 @@ def _audit(assembly: Assembly) -> dict[str, str]:
             {"audit": "none needed: the prefix cache of block-causal attention is exact"} if is_cached else {}
         )
     if limits.share == 0:
-        return {"audit": "none: the effect of decoding's shortcuts is not measured"}
-    rule = f"at least {limits.agreement:.0%} of the tokens the same"
+        return {"audit": "none: the error of decoding's approximations is not measured"}
+    rule = f"at least {limits.agreement:.0%} of the tokens equal"
     if limits.shift is not None:
         rule += f", the mean reward at most {limits.shift:g} off"
     return {"audit": f"{limits.share:.0%} of the rollouts decoded again exactly; {rule}"}
 
 
 def pretraining_plan(assembly: Assembly) -> dict[str, str]:
-    """The resolved plan of `dtm pretrain`."""
+    """Return the resolved plan of `dtm pretrain` as lines of text."""
     task, settings = assembly.task, assembly.config.pretrain
     assembly.pretraining_masks()  # refuses what cannot be pretrained
     late = f", the last {settings.settle:.0%} masked in the decoder's blocks" if settings.settle else ""
@@ -121,10 +121,10 @@ def pretraining_plan(assembly: Assembly) -> dict[str, str]:
 
 
 def time_estimate(assembly: Assembly) -> str:
-    """How long `dtm train` will take here: small models are timed, large ones counted in operations."""
+    """Estimate the time of `dtm train` here: small models are timed, large ones counted in operations."""
     config = assembly.config
     if config.budget is not None:
-        return f"until {config.budget} are spent on rollouts and updates; evaluations come on top"
+        return f"until {config.budget} are spent on rollouts and updates; evaluations are not counted"
     work = assembly.loop.work().shared(assembly.group.size)
     if isinstance(assembly.task, LanguageTask) and assembly.shape is not None:
         seconds = counted_seconds(
@@ -145,7 +145,7 @@ def time_estimate(assembly: Assembly) -> str:
 
 
 def pretraining_time_estimate(assembly: Assembly) -> str:
-    """How long `dtm pretrain` will take here."""
+    """Estimate the time of `dtm pretrain` on this machine."""
     settings, (usual, late) = assembly.config.pretrain, assembly.pretraining_masks()
     model = assembly.new_model().to(assembly.placement.device)
     timing = Timing(assembly.task, model, assembly.placement)
@@ -156,7 +156,7 @@ def pretraining_time_estimate(assembly: Assembly) -> str:
 
 
 def adaptation_time_estimate(config: AdaptConfig) -> str:
-    """How long `dtm adapt` will take here, at most: one row is timed, and scaled by the number of tokens.
+    """Estimate the longest time of `dtm adapt` here, from the time of one row and the number of tokens.
 
     The source is loaded for this. A pass without a gradient, as the instructions need, counts a third.
     """

@@ -1,4 +1,4 @@
-"""The loop policy of a method."""
+"""Choose the loop policy of a method, and check the settings that belong to it."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from dtm.methods.base import Method
 
 LOOPS: dict[str, type[Loop]] = {"anneal": Anneal, "iterate": Iterate}
 OWN = ("method", "optimizer.lr", *(field for loop in LOOPS.values() for field in loop.own_fields))
-"""Fields and sections that belong to the method: its own, the learning rate, and those of its loop."""
+"""Fields and sections that belong to the method: its section, the learning rate, and those of its loop."""
 
 
 def make_loop(config: RunConfig, method: Method) -> Loop:
-    """The policy that the method names; settings that do not fit it are refused."""
+    """Return the loop policy of the method; raise an error for settings that do not fit it."""
     return LOOPS[method.loop](config, method)
 
 
 def check_settings(config: RunConfig) -> None:
-    """Refuse settings that do not fit the configuration's method, before any run starts."""
+    """Raise an error for settings that do not fit the configuration's method."""
     method = load_method_class(config.method.name)(config.method)
     make_loop(config, method)
     method.check_decoding(config.decoding)
 
 
 def other_fields(method: type[Method] | Method) -> tuple[str, ...]:
-    """Fields and sections that the method's loop does not read, since another loop owns them."""
+    """Return the fields and sections of other loops, which the method's loop does not read."""
     return tuple(name for loop, kind in LOOPS.items() if loop != method.loop for name in kind.own_fields)
 
 
 def is_own(field: str) -> bool:
-    """Whether a field, as in ``optimizer.lr``, belongs to the method: all else is shared in a comparison.
+    """Return whether a field such as ``optimizer.lr`` belongs to the method; compared runs share the others.
 
     >>> is_own("method.draws"), is_own("tilt.step"), is_own("decoding.block")
     (True, True, False)
@@ -43,5 +43,5 @@ def is_own(field: str) -> bool:
 
 
 def is_under(field: str, names: Iterable[str]) -> bool:
-    """Whether a field is one of ``names``, or in a section of them."""
+    """Return whether a field is one of ``names``, or in a section of them."""
     return any(field == name or field.startswith(f"{name}.") for name in names)

@@ -1,7 +1,7 @@
-"""The outer loop of a run as a policy: when phases end, how the learning rate moves, when to stop.
+"""Interface of the outer loop: when phases end, the learning-rate schedule, and when to stop.
 
-There are two, `Anneal` and `Iterate`; a method names the one it needs. They own all that differs between
-them, so nothing else asks which of the two a run has. Policies hold no state; `Progress` does.
+There are two implementations, `Anneal` and `Iterate`; a method names the one it needs. No other code depends
+on which of the two a run has. Policies hold no state; `Progress` does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dtm.records import MaskedStates, Rollouts, Weights
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """All that a run does up to its end if no phase ends early."""
+    """The work of a whole run, if no phase ends early."""
 
     rollouts: int
     """Completions decoded, for buffers, refreshes and evaluations."""
@@ -34,7 +34,7 @@ class Work:
     """Masked states of all updates."""
 
     def shared(self, processes: int) -> Work:
-        """The part of one of several processes."""
+        """Return the work of one of several processes."""
         return Work(-(-self.rollouts // processes), -(-self.rows // processes))
 
 
@@ -42,11 +42,11 @@ class Loop(ABC):
     """The decisions of an outer loop."""
 
     own_fields: ClassVar[tuple[str, ...]]
-    """Fields, or sections, of a configuration that this loop alone reads."""
+    """Fields or sections of a configuration that only this loop reads."""
     measures_absorbed: ClassVar[bool]
-    """Whether phases have a tilt to absorb, which is measured on rollouts held aside."""
+    """Whether the absorbed share of each phase is measured on held-out rollouts."""
     saves_phases: ClassVar[bool]
-    """Whether the end of each phase is worth a checkpoint."""
+    """Whether to write a checkpoint at the end of each phase."""
 
     def __init__(self, config: RunConfig, method: Method) -> None:
         self.config, self.method = config, method
@@ -56,17 +56,17 @@ class Loop(ABC):
     @property
     @abstractmethod
     def steps(self) -> int:
-        """Optimiser steps after which a phase ends in any case."""
+        """Largest number of optimiser steps of a phase."""
 
     @property
     @abstractmethod
     def prompts(self) -> int:
-        """Prompts of a phase's buffer."""
+        """Number of prompts in a phase's buffer."""
 
     @property
     @abstractmethod
     def final(self) -> float:
-        """The tilt (or iteration) at which the run ends; infinite with a budget, which then decides."""
+        """Tilt (or iteration) at which the run ends; infinite with a budget."""
 
     @property
     @abstractmethod
@@ -75,7 +75,7 @@ class Loop(ABC):
 
     @abstractmethod
     def work(self) -> Work:
-        """Rollouts and rows of the whole run, for forecasts."""
+        """Rollouts and rows of the whole run, for estimates of its time."""
 
     # ── a phase ──────────────────────────────────────────────────────────────────────────────────
 
@@ -85,17 +85,17 @@ class Loop(ABC):
 
     @abstractmethod
     def idle_reason(self, replay: Replay) -> str | None:
-        """Why the buffer has nothing to learn from; None: it has."""
+        """Return the reason if the buffer has no learning signal; else None."""
 
     @abstractmethod
     def draw(
         self, replay: Replay, masking: Masking, mask_id: int, update: int, generator: torch.Generator
     ) -> tuple[MaskedStates, Weights]:
-        """A batch of masked states and the weights of its sequences; ``update`` counts a phase's steps."""
+        """Draw a batch of masked states and its sequences' weights; ``update`` counts a phase's steps."""
 
     @abstractmethod
     def refreshes(self, phase_step: int) -> bool:
-        """Whether part of the buffer is renewed before this step."""
+        """Return whether to refresh part of the buffer before this step."""
 
     def next_refresh(self, phase_step: int) -> int | None:
         """The step of a phase before which the buffer is renewed next; None: not in this phase."""
@@ -104,26 +104,26 @@ class Loop(ABC):
 
     @abstractmethod
     def reads_meter(self, phase_step: int) -> bool:
-        """Whether the absorbed share is measured before this step."""
+        """Return whether to measure the absorbed share before this step."""
 
     @abstractmethod
     def reason_to_land(self, absorbed: float, stalled: bool) -> str | None:
-        """Why a phase should end early; None: it goes on.
+        """Return the reason to end a phase early, or None.
 
-        ``absorbed`` is the share of the tilt that is surely absorbed; ``stalled``: it no longer rises.
+        ``absorbed`` is the share of the tilt that is surely absorbed; ``stalled``: it stopped rising.
         """
 
     @abstractmethod
     def phase_is_over(self, progress: Progress) -> bool:
-        """Whether the phase has landed or taken all its steps."""
+        """Return whether the phase has landed or taken all its steps."""
 
     @abstractmethod
     def lr_factor(self, phase_step: int, landing_from: int | None = None) -> float:
-        """The learning rate as a fraction of its peak; step 0 is the first of a phase."""
+        """Return the learning rate as a fraction of its peak; step 0 is the first of a phase."""
 
     @abstractmethod
     def cause(self, ess: float, absorbed: Reading | None, on_buffer: float | None) -> str | None:
-        """Why a phase has absorbed little, and the remedy; None: it has not, or that is not known."""
+        """Return the cause of a low absorbed share, and the remedy; None if it is not low, or unknown."""
 
     def check_room(self, spent: float) -> None:  # noqa: B027
         """Warn if the first phase has spent a large share of the budget; by default nothing."""
@@ -131,7 +131,7 @@ class Loop(ABC):
     # ── between phases ───────────────────────────────────────────────────────────────────────────
 
     def is_to_be_measured(self, progress: Progress, spent: float) -> bool:
-        """Whether to evaluate π_a between phases; ``spent`` is the share of the budget, 0 without one.
+        """Return whether to evaluate π_a between phases; ``spent`` is the share of the budget, or 0.
 
         The last π_a is evaluated, and others after so many phases or so much of the budget; none twice.
         """
@@ -145,7 +145,7 @@ class Loop(ABC):
         return spent >= progress.measured_at + MEASURED
 
     def reason_to_stop(self, progress: Progress, spent: float) -> str | None:
-        """Why a run ends between phases; None: it goes on."""
+        """Return the reason to end the run between phases; None to continue."""
         patience = self.config.evaluation.patience
         if spent >= 1:
             return f"spent its budget of {self.config.budget}"
@@ -159,10 +159,10 @@ class Loop(ABC):
         return progress.tilt >= self.final - 1e-9
 
     def discards_phase(self, progress: Progress) -> bool:
-        """Whether a resumed run ends at the tilt it has reached, so that its unfinished phase is discarded.
+        """Return whether a resumed run ends at the tilt it has reached, and drops its unfinished phase.
 
-        An end before that tilt is refused. So is one inside the unfinished phase, whose weights e^{hr} are
-        those of the whole h. Tilts are told with all digits: a rounded one would be refused again.
+        An end before that tilt is an error. So is one inside the unfinished phase, whose weights e^{hr} are
+        those of the whole h. Messages show tilts with all digits: a rounded one would be an error again.
         """
         reached, end = progress.tilt, self.final
         require(
@@ -183,38 +183,38 @@ class Loop(ABC):
 
     @abstractmethod
     def arrived(self, progress: Progress) -> str:
-        """How a run that has reached its end is described."""
+        """Describe the end of a run that has reached its last tilt or iteration."""
 
     @abstractmethod
     def place(self, tilt: float) -> str:
-        """Where a run stands."""
+        """Describe the current tilt or iteration."""
 
     @abstractmethod
     def reached(self, tilt: float) -> str:
-        """How far a finished run came, for a model card."""
+        """Describe the tilt or iterations that a finished run reached, for a model card."""
 
     @abstractmethod
     def describe(self) -> dict[str, str]:
-        """Phases (or iterations) and the rollouts of each, for a dry run."""
+        """Describe the phases (or iterations) and the rollouts of each, for a dry run."""
 
     @abstractmethod
     def status(self, values: Mapping[str, Any], step: int) -> str:
-        """The live line after a step."""
+        """Format the live line after a step."""
 
     @abstractmethod
     def closing(self, values: Mapping[str, Any]) -> str | None:
-        """A line for a phase that has ended; None: not worth one."""
+        """Format a line for a phase that has ended; None: print no line."""
 
 
 def has_plateaued(rewards: Sequence[float], patience: int | None) -> bool:
-    """Whether the last ``patience`` evaluations brought no mean reward above the best one before."""
+    """Return whether the last ``patience`` evaluations have no mean reward above the best one before."""
     if patience is None or len(rewards) <= patience:
         return False
     return max(rewards[-patience:]) <= max(rewards[:-patience])
 
 
 def reading(share: float | None, error: float | None) -> str:
-    """The absorbed share with its error; while the error is the larger, only that.
+    """Format the absorbed share with its error; "not yet measurable" while the error is larger.
 
     >>> reading(0.64, 0.1), reading(0.021, 0.004), reading(0.05, 0.12)
     ('64% ± 10%', '2.1% ± 0.4%', 'not yet measurable')
@@ -226,5 +226,5 @@ def reading(share: float | None, error: float | None) -> str:
 
 
 def number(value: float | None, digits: int) -> str:
-    """A number; a dash where it is not known yet, as after a resume in the middle of a phase."""
+    """Format a number; a dash if it is not known yet, as after a resume in the middle of a phase."""
     return "–" if value is None else f"{value:.{digits}f}"

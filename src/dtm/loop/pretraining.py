@@ -1,4 +1,4 @@
-"""Pretraining a base π_0 on a task's examples with the evidence bound  [eqs. 5, 6]."""
+"""Pretrain a base π_0 on a task's examples with the evidence bound  [eqs. 5, 6]."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from dtm.runs.interrupts import Interrupted
 REPORT_EVERY = 100
 """Steps between held-out bounds."""
 SAVE_EVERY = 300.0
-"""Seconds between checkpoints where the configuration does not say."""
+"""Seconds between checkpoints, unless the configuration sets steps."""
 RECORDED = 30_000_000
-"""Most parameters of a model whose passes are recorded as CUDA graphs; larger ones keep the device busy."""
+"""Largest model, in parameters, whose passes are recorded as CUDA graphs; larger ones keep the GPU busy."""
 
 
 class Pretrainer:
@@ -57,7 +57,7 @@ class Pretrainer:
         group: Group = ALONE,
         row_order: bool = False,
     ) -> None:
-        """``masks`` are those of most steps, and of the last ones, in which the model settles."""
+        """Initialise; ``masks`` are those of most steps, and of the last steps (`PretrainConfig.settle`)."""
         self.settings, self.placement, self.device, self.seed = settings, placement, placement.device, seed
         self._usual, self._late = masks
         self.model, self.corpus = model.to(self.device), corpus
@@ -73,7 +73,7 @@ class Pretrainer:
             betas=(0.9, 0.98),
             fused=self.device.type == "cuda",
         )
-        state = 4 * sum(parameter.nbytes for parameter in self.model.parameters())  # and gradients, moments
+        state = 4 * sum(parameter.nbytes for parameter in self.model.parameters())  # gradients, moments
         self._memory = int(0.85 * available(self.device)) - state
         self._fits: dict[int, int] = {}
         self.step, self.seconds, self.tokens = 0, 0.0, 0
@@ -81,7 +81,7 @@ class Pretrainer:
         self._clock = self._begin, self.step, self.tokens
 
     def prepare(self) -> None:
-        """Compile the passes before the clock of the training starts, while its first examples are made."""
+        """Compile the passes while the first examples are prepared, before the training time is counted."""
         self.corpus.start(self.step)
         if self.placement.compiles:
             _, examples = next(iter(self.corpus.held_out.values()))
@@ -105,14 +105,14 @@ class Pretrainer:
         return self.bound()
 
     def _is_to_be_saved(self) -> bool:
-        """Every so many steps if the configuration says so, else by the clock."""
+        """Return whether to save now: by the configured number of steps, else by time."""
         if self.saving.every is not None:
             return self.step % self.saving.every == 0
         return self.group.by_first(lambda: time.perf_counter() - self._saved_at > SAVE_EVERY)
 
     @property
     def masking(self) -> Masking:
-        """How examples are masked at this step."""
+        """The masking of this step."""
         settling = round(self.settings.settle * self.settings.steps)
         return self._late if self.step >= self.settings.steps - settling else self._usual
 
@@ -135,7 +135,7 @@ class Pretrainer:
         self._clock = time.perf_counter(), self.step, self.tokens
 
     def _advance(self) -> Tensor:
-        """One optimiser step on the examples of this step; returns nats per sequence."""
+        """Take one optimiser step; return the loss in nats per sequence."""
         settings, total = self.settings, torch.zeros((), device=self.device)
         batch = self._aligned(self.corpus.batch(self.step))
         noise = stream(self.seed, "masks", self.step, device=self.device)
@@ -161,13 +161,13 @@ class Pretrainer:
         return total * batch.is_completion.sum() / len(batch)
 
     def _parts(self, states: MaskedStates) -> Iterator[MaskedStates]:
-        """The micro-batches of this process; a batch that is one stays as it is."""
+        """Yield the micro-batches of this process; a batch of one micro-batch is not copied."""
         size = self.settings.micro_batch or self._fitting(states.tokens.shape[1] * (1 + states.doubled))
         for part in self.group.parts(len(states), 1 if self.row_order else size):
             yield states if part == slice(0, len(states)) else states.select(part)
 
     def _fitting(self, length: int) -> int:
-        """Rows of this length that fit into memory beside the weights and the optimiser."""
+        """Number of rows of this length that fit into memory with the weights and the optimiser."""
         if length not in self._fits:
             compute = 2 if self.placement.precision == "bfloat16" else 4
             self._fits[length] = pretraining_rows(
@@ -176,31 +176,31 @@ class Pretrainer:
         return self._fits[length]
 
     def _aligned(self, examples: Sequences) -> Sequences:
-        """Examples on the device, padded to whole blocks for block-causal models."""
+        """Move examples to the device, padded to whole blocks for block-causal models."""
         return aligned(examples.to(self.device), self.model.attention_block)
 
     def _loss(self, states: MaskedStates) -> Tensor:
-        """The contribution of a micro-batch to the bound, nats per sequence."""
+        """Return the contribution of a micro-batch to the bound, in nats per sequence."""
         with self.placement.autocast():
             if self._records(states):
                 self.model.record(states.tokens.shape)
             return mdm_loss(self.model, states)
 
     def _records(self, states: MaskedStates) -> bool:
-        """Whether to record the pass as a CUDA graph: small models on examples of one shape alone."""
+        """Return whether to record the pass as a CUDA graph: for small models and examples of one shape."""
         small = sum(parameter.numel() for parameter in self.model.parameters()) <= RECORDED
         usable = self.placement.compiles and self.device.type == "cuda" and states.attention is None
         return usable and small and not states.doubled and self.model.recording is None
 
     def bound(self, masks: Masking | None = None) -> float:
-        """The evidence bound on held-out examples, nats per sequence; by default with the usual masks."""
+        """Return the evidence bound on held-out examples, in nats per sequence; by default, usual masks."""
         return sum(
             share * self._bound(examples, masks or self._usual)
             for share, examples in self.corpus.held_out.values()
         )
 
     def _bounds(self) -> dict[str, float]:
-        """The bound on all held-out examples, on each part of several, and at the end with the last masks."""
+        """Return the bound on all held-out examples, on each part, and at the end with the last masks."""
         held_out = self.corpus.held_out
         parts = {name: self._bound(examples, self._usual) for name, (_, examples) in held_out.items()}
         found = {"held_out": sum(share * parts[name] for name, (share, _) in held_out.items())}
@@ -211,9 +211,9 @@ class Pretrainer:
         )
 
     def _bound(self, examples: Sequence[Sequences], masks: Masking) -> float:
-        """The evidence bound on some examples.
+        """Return the evidence bound on some examples.
 
-        Compiled passes are those of training: passes without gradients would be compiled once more.
+        Compiled passes run with gradients as in training, since passes without would be compiled again.
         """
         noise = stream(0, "held-out masks", device=self.device)
         with_gradients = self.placement.compiles and self.model.recording is None
@@ -258,11 +258,11 @@ class Pretrainer:
             for callback in self.callbacks:
                 callback(Event("step", self.step, {"steps": self.settings.steps, **values}))
 
-        self.group.by_first(tell)  # a failed write stops all
+        self.group.by_first(tell)  # a failed write stops all processes
 
 
 def pretrainer_of(assembly: Assembly, **options: Any) -> Pretrainer:
-    """Pretraining of a recipe's base from scratch, on the examples of its task."""
+    """Return the pretraining of a recipe's base from scratch, on the examples of its task."""
     config = assembly.config
     return Pretrainer(
         assembly.new_model(),
@@ -279,7 +279,7 @@ def pretrainer_of(assembly: Assembly, **options: Any) -> Pretrainer:
 
 
 def cosine(step: int, steps: int, hold: float = 0.0) -> float:
-    """Learning rate as a share of its peak: 2 % linear rise, ``hold`` at the peak, half a cosine to zero.
+    """Return the learning rate as a share of its peak: linear rise for 2 %, ``hold``, half a cosine to zero.
 
     >>> [round(cosine(step, 100, 0.5), 2) for step in (0, 1, 51, 76, 99)]
     [0.5, 1.0, 1.0, 0.5, 0.0]

@@ -1,4 +1,4 @@
-"""Where a run stands: the counters that decide what happens next."""
+"""The progress of a run: all counters and measures that its next steps depend on."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ class Progress:
     phase: int = 0
     """Index of the current phase."""
     tilt: float = 0.0
-    """a, the tilt that π_a stands at."""
+    """a, the tilt of π_a."""
     h: float | None = None
     """The current phase's step; None between phases."""
     phase_step: int = 0
     """Optimiser steps in this phase."""
     landing: str | None = None
-    """Why the phase ends before its last step; None: it does not."""
+    """Reason for which the phase ends before its last step; None: it does not."""
     landing_from: int | None = None
-    """Phase step at which that was decided."""
+    """Phase step at which the landing started."""
     control: AdaptiveControl = field(default_factory=AdaptiveControl)
-    """Running estimate of the best control variate, over past batches of this phase."""
+    """Running estimate of the best control variate, from past batches of this phase."""
     absorbed: float | None = None
-    """Latest share of this phase's tilt that is absorbed, measured on rollouts held aside."""
+    """Latest absorbed share of this phase's tilt, measured on held-out rollouts."""
     absorbed_error: float | None = None
-    """Its standard error; None where one prompt alone was measured."""
+    """Standard error of `absorbed`; None if only one prompt was measured."""
     audited: dict[str, Any] = field(default_factory=dict)
     """Sums of this phase's comparisons with exact decoding (see `dtm.loop.audit`)."""
     exact_because: str | None = None
-    """Why rollouts fell back to exact decoding; None: they did not."""
+    """Reason for which rollouts fell back to exact decoding; None: they did not."""
     evaluations: list[dict[str, float]] = field(default_factory=list)
-    """Held-out measures at tilts reached: the base's first, the latest, and the best of those between."""
+    """Held-out measures by tilt: those of the base, the latest ones, and the best of the others."""
     seconds: float = 0.0
     """Time since the start, evaluations included, also before a resume."""
     asked: int = 0
-    """Training prompts asked so far: the place in their order."""
+    """Number of training prompts used so far: the position in their order."""
     spent_seconds: float = 0.0
     spent_tokens: int = 0
     spent_flops: int = 0
@@ -51,9 +51,9 @@ class Progress:
     measured_at: float = 0.0
     """Share of the budget that was spent at the latest evaluation."""
     peak_memory: int = 0
-    """Most bytes held at once: on the GPU if there is one, else by the process."""
+    """Peak memory in bytes: of the GPU if there is one, else of the process."""
     finished: str | None = None
-    """Why the run ended; None: it has not."""
+    """Reason for which the run ended; None: it has not."""
 
     def begin_phase(self, h: float, control: AdaptiveControl) -> None:
         """Start a phase towards a + h and reset its measurements."""
@@ -68,7 +68,7 @@ class Progress:
         self.h = None
 
     def discard_phase(self) -> None:
-        """Stay at a: the phase under way did not happen."""
+        """Drop the current phase and stay at a."""
         self.h, self.phase_step = None, 0
 
     def measured(self, row: dict[str, float], recent: int) -> None:
@@ -79,12 +79,12 @@ class Progress:
             del self.evaluations[worse]
 
     def place(self) -> dict[str, Any]:
-        """Where the run stands, as every row of a phase says it."""
+        """The progress fields of every event of a phase."""
         return {"phase": self.phase, "tilt": self.tilt, "h": self.h}
 
     @property
     def spent(self) -> dict[str, int | float]:
-        """The cost so far, as every event says it."""
+        """The cost fields of every event: the cost so far."""
         return {
             "spent_seconds": round(self.spent_seconds, 3),
             "spent_tokens": self.spent_tokens,
@@ -103,5 +103,5 @@ class Progress:
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> Progress:
-        """The counters as `to_json` wrote them."""
+        """Read the counters from the values of `to_json`."""
         return cls(**{**state, "control": AdaptiveControl(**state["control"])})

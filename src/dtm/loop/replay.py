@@ -1,4 +1,4 @@
-"""The replay buffer: weighted rollouts of one tilt, replaced a group at a time."""
+"""The replay buffer: weighted rollouts of one tilt, replaced group by group."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dtm.padding import concatenate
 from dtm.records import Rollouts, Weights
 
 Credit = Callable[..., Float[Tensor, " N"]]
-"""The credit of each rollout from rewards and groups, and from `Rollouts.log_ratio` where it was measured."""
+"""Function that returns the credit of each rollout, from rewards, groups and, if known, `log_ratio`."""
 
 
 def prompt_offset(
     reward: Float[Tensor, " N"], group: Int[Tensor, " N"], baseline: bool
 ) -> Float[Tensor, " N"]:
-    """The baseline b of each reward: the mean of the prompt's other completions, or 0."""
+    """Return the baseline b of each reward: the mean of the prompt's other completions, or 0."""
     return tilts.peer_mean(reward, group) if baseline else torch.zeros_like(reward)
 
 
@@ -43,7 +43,7 @@ class Replay:
         return len(self.rollouts)
 
     def _hold(self, rollouts: Rollouts) -> None:
-        # On the CPU sums have one order, so that processes with a GPU each agree to the last bit.
+        # On the CPU sums have a fixed order, so that all processes get the same bits.
         reward, group, device = rollouts.reward.cpu(), rollouts.group.cpu(), rollouts.reward.device
         self.rollouts = rollouts
         offset = prompt_offset(reward, group, self.baseline)
@@ -70,11 +70,11 @@ class Replay:
 
     @property
     def next_group(self) -> int:
-        """A group number that no rollout here has."""
+        """The first unused group number."""
         return int(self.rollouts.group.max()) + 1
 
     def refresh(self, fresh: Rollouts) -> None:
-        """Replace the oldest groups by as many fresh ones, which must be of the same tilt."""
+        """Replace the oldest groups by the same number of new ones, which must have the same tilt."""
         require(
             fresh.tilt == self.rollouts.tilt,
             f"the buffer holds rollouts of tilt a = {self.rollouts.tilt:g} and cannot take rollouts of "
@@ -88,12 +88,12 @@ class Replay:
     def draw(
         self, rows: int, priority: float, generator: torch.Generator, neutral: float = 1.0
     ) -> tuple[Rollouts, Weights, Float[Tensor, " B"]]:
-        """A batch with its weights, and the importance weight of each row.
+        """Draw a batch; return it with its weights, and the importance weight of each row.
 
-        A row whose weight is near ``neutral`` (c̄, or the mean weight) moves the student hardly at all, and
-        costs as much as any other. A share ``priority`` of the draws therefore goes to rows in proportion to
-        |w̄ − neutral|, the rest to all alike; a row drawn with probability p counts 1 / (N p), so nothing is
-        biased and no factor exceeds 1 / (1 − priority).
+        A row whose weight is near ``neutral`` (c̄, or the mean weight) has almost no gradient, but costs as
+        much as any other. A share ``priority`` of the draws is therefore in proportion to |w̄ − neutral|, the
+        rest is uniform. A row drawn with probability p has the importance weight 1 / (N p): the loss is
+        unbiased, and no weight exceeds 1 / (1 − priority).
         """
         surprise = (self.weights.log_weight.double().exp() - neutral).abs()
         even = torch.full_like(surprise, 1 / len(self))
@@ -108,7 +108,7 @@ class Replay:
         return self.rollouts.select(chosen), self.weights.select(chosen), factor
 
     def draw_groups(self, rows: int, pairs: bool, generator: torch.Generator) -> tuple[Rollouts, Weights]:
-        """Whole groups, about ``rows`` rollouts in all, none twice; for ``pairs`` those with credit alone."""
+        """Draw whole groups, none twice, about ``rows`` rollouts; for ``pairs``, only those with credit."""
         group = self.weights.group
         useful = self.weights.credit != 0 if pairs else torch.ones_like(group, dtype=torch.bool)
         groups = torch.unique(group[useful])

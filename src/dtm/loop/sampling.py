@@ -1,4 +1,4 @@
-"""Everything a run draws from π_a: rollouts for its buffer, audits of shortcuts, evaluations."""
+"""All draws of a run from π_a: rollouts for its buffer, audits of approximations, evaluations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Sampling:
         self.exact = engine_of(assembly.decoder.without_shortcuts)
         self._ahead, self._used = Ahead(), Cost()
         self._spare = assembly.engine(assembly.decoder, self._ahead.check)
-        # The configured decoder, also after a fallback: base and tuned model are measured alike.
+        # The configured decoder, also after a fallback: base and tuned model are measured in the same way.
         self.evaluator = engine_of(evaluation_decoder(assembly.decoder, self.config.evaluation))
 
     def collect(
@@ -50,7 +50,7 @@ class Sampling:
     ) -> Rollouts:
         """Return rewarded rollouts of π_a for the next ``prompts`` training prompts, and emit their events.
 
-        ``progress`` is changed only when all of them are there: a stop in between repeats the whole.
+        ``progress`` changes only when all rollouts are drawn: after a stop in between, all are drawn again.
         """
         asked = self._prompts(progress.asked, prompts)
         completions, tilt = self.config.replay.completions, progress.tilt
@@ -74,12 +74,12 @@ class Sampling:
         return collected.rollouts
 
     def draw_ahead(self, prompts: int, steps: int, progress: Progress) -> None:
-        """Begin to draw the rollouts of the refresh in ``steps`` more steps, if this is configured."""
+        """Start to draw the rollouts of the refresh ``steps`` steps ahead, if this is configured."""
         if not self.config.decoding.ahead or progress.exact_because is not None:
             return
         asked, completions = self._prompts(progress.asked, prompts), self.config.replay.completions
         seed = self._seed("refresh rollouts", progress, steps)
-        # A shallow copy: the same weights, but passes that the engine alone counts, and no shared recording.
+        # A shallow copy: the same weights, but passes that only the engine counts, and no shared recording.
         model = copy.copy(self.policy.pi_a(self._spare.decoder.fp8))
         if isinstance(model, Transformer):
             model.recording = None
@@ -95,10 +95,10 @@ class Sampling:
         self._ahead.start(seed, draw)
 
     def _take(self, seed: int) -> Drawn:
-        """Wait for the rollouts of a seed that are drawn ahead; their cost is charged now."""
+        """Wait for the rollouts of a seed that are being drawn ahead, and charge their cost."""
         drawn = self._ahead.take(seed)
         self._used = self._used + self._spare.cost()
-        if drawn.finished.tokens.is_cuda:  # made on another stream than the one that reads them now
+        if drawn.finished.tokens.is_cuda:  # written on another CUDA stream than the one that reads them
             for name in COMPLETION_TENSORS:
                 getattr(drawn.finished, name).record_stream(torch.cuda.current_stream())
         return drawn
@@ -109,7 +109,7 @@ class Sampling:
         self._spare.cost()
 
     def rehearse(self) -> Rollouts:
-        """Return rollouts of a few prompts, so that kernels are built; they emit and cost nothing."""
+        """Draw rollouts of a few prompts to compile kernels, without events and cost."""
         asked, completions = self._prompts(0, 8), self.config.replay.completions
         with self.placement.autocast(), self.policy.gathered():
             seed = derived_seed(self.config.seed, "warm-up")
@@ -118,11 +118,11 @@ class Sampling:
         return collected.rollouts
 
     def evaluate(self) -> Evaluation:
-        """Measure π_a on the held-out prompts; this is not charged."""
+        """Measure π_a on the held-out prompts, without charging the budget."""
         with self.placement.autocast(), self.policy.gathered():
             collector = self._loaded(self.evaluator)
             model = self.policy.pi_a(self.evaluator.decoder.fp8)
-            # Other weights than π_a's are whole in no process.
+            # Only π_a's weights are gathered in every process.
             base = None if self.policy.sharded else self.policy.base
             result = evaluate(collector, self.config.evaluation, self.placement.device, model, base)
         self.evaluator.cost()  # not charged
@@ -156,7 +156,7 @@ class Sampling:
         return replace(self.collector, engine=engine)
 
     def _seed(self, purpose: str, progress: Progress, steps: int = 0) -> int:
-        """Return the seed of draws, now or in so many steps; a phase that took no step still has its own."""
+        """Return the seed of draws, now or ``steps`` steps ahead; also a phase without steps has its own."""
         return derived_seed(self.config.seed, purpose, progress.phase, progress.step + steps)
 
     def _prompts(self, first: int, count: int) -> Prompts:
@@ -167,7 +167,7 @@ class Sampling:
 
 @contextmanager
 def on_side_stream(card: int | None) -> Iterator[None]:
-    """On a GPU, run beside the main stream, from what it has queued so far, and finish before leaving.
+    """Run on a second CUDA stream, after the work queued on the main stream; wait for it at the end.
 
     The current card is one of each thread, so it is set here; None: no GPU.
     """

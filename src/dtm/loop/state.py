@@ -1,4 +1,4 @@
-"""A trainer's whole state as a checkpoint, and back: weights, optimiser, buffer, counters."""
+"""Pack a trainer's whole state into a checkpoint, and unpack it: weights, optimiser, buffer, counters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pack(
     progress: Progress,
     keep: bool = True,
 ) -> Checkpoint:
-    """Everything that the next step depends on; random streams need no state (see `dtm.random`).
+    """Return all state that the next step depends on; random streams need none (see `dtm.random`).
 
     Collective: sharded weights are gathered, and kept by the processes with ``keep``.
     """
@@ -76,7 +76,7 @@ def unpack(
 
 
 def optimizer_tensors(model: Denoiser, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Adam's moments under the names of the parameters they belong to."""
+    """Return Adam's moments, by the names of their parameters."""
     return {
         f"{name}/{key}": value
         for name, parameter in model.named_parameters()
@@ -99,5 +99,5 @@ def load_optimizer(model: Denoiser, optimizer: torch.optim.Optimizer, tensors: T
 
 
 def _placed(key: str, value: Tensor, parameter: nn.Parameter) -> Tensor:
-    """A tensor of the optimiser where its parameter is; moments are sharded as it is."""
+    """Move a tensor of the optimiser to the device of its parameter; shard moments like the parameter."""
     return value.to(parameter.device) if key == "step" else share_like(value, parameter)

@@ -1,4 +1,4 @@
-"""From clean rollouts x_1 to partially masked states x_t."""
+"""Masking: draw partially masked states x_t of clean sequences x_1."""
 
 from dtm.masking.active_block import ActiveBlock
 from dtm.masking.count_plans import FullMask, Quadrature, RisingRatio, UniformCount

@@ -1,4 +1,4 @@
-r"""SPG's masks: one random block is partly masked, earlier blocks are visible, later ones masked."""
+r"""SPG's masks: one random block is partly masked; earlier blocks are visible and later ones masked."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class ActiveBlock:
     """Masks of a sequence, in different blocks as long as there are enough."""
     scores: Literal["masked", "active"] = "masked"
     biased: bool = False
-    """Choose blocks as published, from a permutation of all blocks taken modulo nb: early ones too often."""
+    """Choose blocks as in the published code: a permutation modulo nb, which takes early blocks too often."""
 
     def __post_init__(self) -> None:
         require(self.size >= 1, f"the block size must be at least 1, got {self.size}")
         require(self.rows >= 1, f"a sequence must be masked at least once, got {self.rows}")
 
     def draws(self, clean: Sequences) -> int:
-        """``rows`` masks per sequence."""
+        """Number of masks per sequence: ``rows``."""
         return self.rows
 
     def masks(self, layout: Layout, generator: torch.Generator, update: int) -> Masks:
-        """Prompt noise masks positions of earlier blocks; these are scored if all masked positions are."""
+        """Draw the masks; prompt noise also masks earlier blocks, scored if all masked positions are."""
         device, counted = layout.span.device, layout.counted
         blocks = (layout.lead + layout.span + self.size - 1) // self.size
         begin = self._chosen(layout, blocks, generator) * self.size - layout.lead
@@ -64,7 +64,7 @@ class ActiveBlock:
     def _chosen(
         self, layout: Layout, blocks: Int[Tensor, " B"], generator: torch.Generator
     ) -> Int[Tensor, " B"]:
-        """A block for every row; those of a sequence come from one permutation."""
+        """Choose a block per row; the rows of a sequence take theirs from one permutation."""
         limit = blocks[:: layout.draws, None]
         most = int(-(-(layout.is_completion.sum(1) + layout.lead).max() // self.size))
         noise = torch.rand(len(limit), most, generator=generator, device=limit.device)

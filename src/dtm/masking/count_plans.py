@@ -1,4 +1,4 @@
-r"""Plans that mask a uniform subset of k of a completion's first n positions, and everything after them.
+r"""Mask plans that mask k random positions out of a completion's first n, and everything after them.
 
 They differ in k: n (d1, wd1), uniform in 1..n (VRPO, SPG without blocks), the nodes of a quadrature (GDPO),
 or rising over the updates of an iteration (UniGRPO). Since
@@ -26,7 +26,7 @@ from dtm.records import Sequences
 def hide(
     layout: Layout, count: Int[Tensor, " B"], order: Float[Tensor, "B L"]
 ) -> tuple[Bool[Tensor, "B L"], Bool[Tensor, "B L"]]:
-    """Masked and scored positions: of the first n, the ``count`` with the smallest ``order``.
+    """Return masked and scored positions: of the first n, the ``count`` with the smallest ``order``.
 
     Positions after the end are masked too: otherwise the model would see where the completion ends.
     """
@@ -47,11 +47,11 @@ class FullMask:
     """Everything masked: each token is predicted from the prompt alone, as if tokens were independent."""
 
     def draws(self, clean: Sequences) -> int:
-        """One mask per sequence: there is nothing to draw."""
+        """Number of masks per sequence: 1, since the mask is not random."""
         return 1
 
     def masks(self, layout: Layout, generator: torch.Generator, update: int) -> Masks:
-        """All positions; weight 1, for the sum over tokens."""
+        """Return masks of all positions, with weight 1 for the sum over tokens."""
         weight = torch.ones_like(layout.span, dtype=torch.float32)
         return Masks(layout.is_completion, layout.counted, weight)
 
@@ -59,7 +59,7 @@ class FullMask:
 @final
 @dataclass(frozen=True, slots=True)
 class UniformCount:
-    """k uniform in 1..n: the evidence bound without bias, ``rows`` times independently."""
+    """k uniform in 1..n, drawn ``rows`` times independently: an unbiased estimate of the evidence bound."""
 
     rows: int = 1
 
@@ -85,17 +85,17 @@ class Quadrature:
 
     nodes: int = 3
     nominal: bool = False
-    """Divide by the node t_j, with k = ⌊t_j n⌋, as published; else by the k/n that was really masked."""
+    """Divide by the node t_j, with k = ⌊t_j n⌋, as published; else by the actual masked share k/n."""
 
     def __post_init__(self) -> None:
         require(self.nodes >= 1, f"a quadrature needs at least one node, got {self.nodes}")
 
     def draws(self, clean: Sequences) -> int:
-        """A row for each node."""
+        """Number of masks per sequence: one per node."""
         return self.nodes
 
     def masks(self, layout: Layout, generator: torch.Generator, update: int) -> Masks:
-        """Weight N w_j n / k, since the rows of a sequence are averaged."""
+        """Draw the masks, with weight N w_j n / k, since the rows of a sequence are averaged."""
         node, share = (x.to(layout.span.device) for x in gauss_legendre(self.nodes))
         sequences = len(layout.span) // self.nodes
         node, share = node.repeat(sequences), share.repeat(sequences)
@@ -107,7 +107,7 @@ class Quadrature:
 
 
 def gauss_legendre(nodes: int) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-    """Nodes and weights on [0, 1]; a mean of polynomials up to degree 2N − 1 is exact."""
+    """Return nodes and weights on [0, 1], exact for polynomials up to degree 2N − 1."""
     place, weight = np.polynomial.legendre.leggauss(nodes)
     return torch.tensor((place + 1) / 2).float(), torch.tensor(weight / 2).float()
 

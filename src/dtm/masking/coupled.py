@@ -35,18 +35,18 @@ class Coupled:
     weighted: bool = True
     """Weight the halves as above; false: both by 1 (GDSD's plain form)."""
     spread: bool = True
-    """Space the counts of a sequence's pairs evenly, for less variance; false: independent pairs, whose
-    products have the product of their means as mean (GDSD)."""
+    """Space the counts of a sequence's pairs evenly, for less variance; false: independent pairs, so that the
+    mean of a product of two pairs is the product of their means (GDSD)."""
 
     def __post_init__(self) -> None:
         require(self.pairs >= 1, f"a sequence needs at least one pair of masks, got {self.pairs}")
 
     def draws(self, clean: Sequences) -> int:
-        """Two rows per pair."""
+        """Number of masks per sequence: two per pair."""
         return 2 * self.pairs
 
     def masks(self, layout: Layout, generator: torch.Generator, update: int) -> Masks:
-        """Counts, by default spread evenly over the pairs and over sequences; subsets drawn per pair."""
+        """Draw counts, by default spread evenly over pairs and sequences, and a subset per pair."""
         device, rows = layout.span.device, len(layout.span)
         order = torch.rand(rows // 2, layout.index.shape[1], generator=generator, device=device)
         if self.spread:
@@ -65,7 +65,7 @@ class Coupled:
 def spread_levels(
     sequences: int, pairs: int, generator: torch.Generator, device: torch.device
 ) -> Float[Tensor, " P"]:
-    """A number in [0, 1) for every pair, each uniform.
+    """Draw a uniform number in [0, 1) for every pair.
 
     Sequences are in different strata, and the pairs of one are evenly spaced.
     """
@@ -89,7 +89,7 @@ def coupled_masks(
     weighted: bool = True,
     empty: bool = True,
 ) -> Masks:
-    """The masks of neighbouring rows with the same ``size`` x and ``order``: M, then its complement.
+    """Return the masks of adjacent rows with the same ``size`` x and ``order``: M, then its complement.
 
     ``empty``: x may be 0 or n, hence the factor (n+1)/x; else n/x. Without ``weighted`` the factor is 1.
     """

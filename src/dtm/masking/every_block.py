@@ -1,4 +1,4 @@
-r"""Form (C) in every block at once, for models with block-causal attention.
+r"""Mask-count form (C) in every block at once, for models with block-causal attention.
 
 `MaskCount` draws one block and one number k of masked positions in it:
 
@@ -33,7 +33,7 @@ class EveryBlock:
     """
 
     block: int
-    """B, that of the model's attention."""
+    """B, the block size of the model's attention."""
     end_id: int | None = None
     """If given, the blocks after the one in which this token first occurs are not trained on."""
 
@@ -43,7 +43,7 @@ class EveryBlock:
     def states(
         self, clean: Sequences, mask_id: int, generator: torch.Generator, update: int = 0
     ) -> MaskedStates:
-        """One x_t for every sequence; the mask counts are spread evenly over a block's 1..B_b.
+        """Draw one x_t per sequence; the mask counts are spread evenly over a block's 1..B_b.
 
         The counts of one column of blocks are spread over the rows, and those of one row over its blocks;
         each k is still uniform.
@@ -85,7 +85,7 @@ def mask_blocks(
     block: int,
     lead: Int[Tensor, " B"],
 ) -> tuple[Bool[Tensor, "B L"], Float[Tensor, "B L"]]:
-    """Masked positions, which are all scored, and the weight B_b / k of each position's block.
+    """Return the masked positions, all of them scored, and the weight B_b / k of each position's block.
 
     Of B_b positions ⌊share · B_b⌋ + 1 are masked, those with the smallest ``order`` in [0, 1). Positions from
     ``length`` on are neither masked nor scored. The first block has ``lead`` columns of the prompt.

@@ -42,12 +42,12 @@ def in_blocks(masking: Masking, block: int | None) -> Masking:
     if isinstance(masking, MaskCount):
         return replace(masking, in_columns=True)
     if isinstance(masking, Planned):
-        # These mask what decoding block by block has not revealed yet: one pass over x_t is enough.
+        # These mask all that decoding block by block has not revealed yet, so one pass over x_t is enough.
         left_to_right = isinstance(masking.plan, ActiveBlock | TraceSegments | SampledSteps | LeftToRight)
         return replace(masking, block=block, doubled=not left_to_right)
     return masking
 
 
 def runs_doubled(masking: Masking) -> bool:
-    """Whether its states need the pass over x_t and x_1 side by side."""
+    """Return whether the masking's states need the pass over x_t and x_1 side by side."""
     return isinstance(masking, EveryBlock) or (isinstance(masking, Planned) and masking.doubled)

@@ -26,12 +26,12 @@ from dtm.records import MaskedStates, Sequences
 
 @runtime_checkable
 class Masking(Protocol):
-    """Draws masked states of clean sequences."""
+    """Rule that draws masked states of clean sequences."""
 
     def states(
         self, clean: Sequences, mask_id: int, generator: torch.Generator, update: int = 0
     ) -> MaskedStates:
-        """Some x_t for every sequence; ``update`` counts the updates of a phase, from 0."""
+        """Draw one or more x_t per sequence; ``update`` counts the updates of a phase, from 0."""
         ...
 
 
@@ -44,8 +44,8 @@ class MaskCount:
     """If given, the blocks after the one in which this token first occurs are not trained on. There the
     posterior is the token itself and the loss is zero; a row then counts by its remaining length."""
     in_columns: bool = False
-    """Whether blocks are columns of a row, as those of block-causal attention: a completion may begin inside
-    one. Else they begin where the completion does."""
+    """Whether blocks are counted in columns of a row, as in block-causal attention, so that a completion may
+    start inside a block. Else the first block starts with the completion."""
 
     def __post_init__(self) -> None:
         require(
@@ -55,7 +55,7 @@ class MaskCount:
     def states(
         self, clean: Sequences, mask_id: int, generator: torch.Generator, update: int = 0
     ) -> MaskedStates:
-        """One x_t for every sequence; the mask counts of a batch are spread evenly over 1..L.
+        """Draw one x_t per sequence; the mask counts of a batch are spread evenly over 1..L.
 
         The n of row j is drawn from the j-th of B equal strata, in random order: each n is still
         uniform, their sum varies far less.
@@ -80,7 +80,7 @@ class MaskCount:
         )
 
     def trained_length(self, clean: Sequences) -> Int[Tensor, " B"]:
-        """L_row: completion positions up to the end of the block in which the sequence ends."""
+        """Return L_row: completion positions up to the end of the block in which the sequence ends."""
         length = clean.is_completion.sum(1)
         if self.end_id is None or self.block is None:
             return length
@@ -100,7 +100,7 @@ def mask_cells(
     block: int | None,
     lead: Int[Tensor, " B"] | None = None,
 ) -> tuple[Bool[Tensor, "B L"], Bool[Tensor, "B L"], Int[Tensor, " B"]]:
-    """Masked positions, scored positions S and k = |S| for the chosen (block, k) cell of each row.
+    """Return masked positions, scored positions S and k = |S| for the chosen (block, k) cell of each row.
 
     Completion positions are numbered from ``lead``, else from 0. Cell j belongs to the block that holds
     position j, and masks k = (end of the block) − j of its positions: every (block, k) occurs for exactly one

@@ -1,7 +1,7 @@
-r"""Mask plans: which positions of a completion are masked and scored, once or several times per sequence.
+r"""Mask plans: rules for the masked and the scored positions of a sequence, once or several times.
 
-Policy-gradient methods differ in the states x_t at which they evaluate a sequence, and in their weights. All
-else (the end of a completion, noise on the prompt, rows of a batch) is the same and lives here. A plan is
+Policy-gradient methods differ in the states x_t at which they evaluate a sequence, and in their weights. This
+module has the rest, which is common: the end of a completion, noise on the prompt, rows of a batch. Masks are
 drawn once and shared by the student, π_a and π_0, so that the noise of the masks cancels in ratios.
 """
 
@@ -21,7 +21,7 @@ from dtm.records import Completions, MaskedStates, Sequences
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where completions lie, a row for every draw of every sequence; the draws of one are neighbours."""
+    """Positions of completions, one row per draw of every sequence; the draws of a sequence are adjacent."""
 
     is_completion: Bool[Tensor, "B L"]
     index: Int[Tensor, "B L"]
@@ -29,19 +29,19 @@ class Layout:
     span: Int[Tensor, " B"]
     """n_i: positions up to and including the first end token."""
     noise: Bool[Tensor, "B L"]
-    """Where prompt noise masks a position that is not masked already."""
+    """Positions that prompt noise masks in addition."""
     draws: int
-    """Rows of a sequence."""
+    """Rows per sequence."""
     lead: Int[Tensor, " B"]
-    """Columns of the prompt in the block in which each completion begins; 0 if blocks begin where it does."""
+    """Prompt columns in the first block of each completion; 0 if that block starts with the completion."""
     revealed_at: Int[Tensor, "B L"] | None = None
-    """The decoding step that revealed each token, where that is known."""
+    """Decoding step that revealed each token, if known."""
     log_prob: Float[Tensor, "B L"] | None = None
-    """log π_a of each token at that step, where it is known."""
+    """log π_a of each token at that step, if known."""
 
     @property
     def counted(self) -> Bool[Tensor, "B L"]:
-        """The first n_i positions, which may be scored."""
+        """Positions that may be scored: the first n_i."""
         return self.is_completion & (self.index < self.span[:, None])
 
 
@@ -63,11 +63,11 @@ class MaskPlan(Protocol):
     """A rule for drawing masks."""
 
     def draws(self, clean: Sequences) -> int:
-        """How often each sequence is masked."""
+        """Number of masks per sequence."""
         ...
 
     def masks(self, layout: Layout, generator: torch.Generator, update: int) -> Masks:
-        """Masks for every row; ``update`` counts the updates of an iteration, from 0."""
+        """Draw masks for every row; ``update`` counts the updates of an iteration, from 0."""
         ...
 
 
@@ -81,7 +81,7 @@ class Planned:
     """The token that ends a completion; positions after the first are never
     scored. None: all positions count."""
     prompt_noise: float = 0.0
-    """Chance that a visible prompt token (and, in `ActiveBlock`, one of an earlier block) is masked too."""
+    """Probability that a visible prompt token (or, in `ActiveBlock`, one of an earlier block) is masked."""
     block: int | None = None
     """B of the model's block-causal attention; None: full attention."""
     doubled: bool = False
@@ -93,7 +93,7 @@ class Planned:
     def states(
         self, clean: Sequences, mask_id: int, generator: torch.Generator, update: int = 0
     ) -> MaskedStates:
-        """The rows of every sequence, next to each other."""
+        """Draw the masked states; the rows of a sequence are adjacent."""
         draws, device = self.plan.draws(clean), clean.tokens.device
         row = torch.arange(len(clean), device=device).repeat_interleave(draws)
         tokens, attention, is_completion = clean.tokens[row], clean.attention[row], clean.is_completion[row]
@@ -126,7 +126,7 @@ class Planned:
 
 
 def spans(clean: Sequences, end_id: int | None) -> Int[Tensor, " N"]:
-    """n_i: completion positions up to and including the first end token; all where there is none."""
+    """Return n_i: completion positions up to and including the first end token; all without an end token."""
     length = clean.is_completion.sum(1)
     if end_id is None:
         return length

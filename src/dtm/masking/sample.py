@@ -26,10 +26,10 @@ def sample(
 
     Args:
         tokens: x_1, prompt and completion.
-        is_completion: true where the model writes; only these positions are masked.
+        is_completion: true at completion positions; only these are masked.
         mask_id: the id of the mask token.
         generator: of the masks, on the device of the tokens.
-        attention: false on padding; None: there is none.
+        attention: false on padding; None: no padding.
         block: block size of semi-autoregressive masks; None: any order.
         end_id: with blocks, do not train on the blocks after the one with this token.
 

@@ -1,4 +1,4 @@
-"""The states that the decoder visited: all with a few steps merged into one, or a random choice of steps."""
+"""Masks along the decoder's own trace: all its steps, merged into segments, or a random choice of steps."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dtm.padding import prompt_width, where_padded
 from dtm.records import Completions, MaskedStates, Sequences
 
 EVEN = 0.2
-"""Share of the draws that goes to all steps of a rollout alike; bounds the weight of any step."""
+"""Share of the draws that is uniform over the steps of a rollout; it bounds the weight of a step."""
 MOST = 50.0
-"""Nats of surprise at one token, at most, that count for the choice of steps."""
+"""Largest surprise of a token, in nats, that counts for the choice of steps."""
 
 
 @final
@@ -38,7 +38,7 @@ class TraceSegments:
         require(self.count is None or self.count >= 1, f"a trace has at least one segment, got {self.count}")
 
     def draws(self, clean: Sequences) -> int:
-        """Segments of the longest trace; shorter ones have empty rows at the end."""
+        """Number of rows per sequence: segments of the longest trace; some rows may be empty."""
         return int(self._segments(_with_trace(clean).revealed_at).max()) + 1
 
     def _segments(self, revealed_at: Int[Tensor, "B L"]) -> Int[Tensor, "B L"]:
@@ -47,7 +47,7 @@ class TraceSegments:
         return equal_segments(revealed_at, self.count)
 
     def masks(self, layout: Layout, generator: torch.Generator, update: int) -> Masks:
-        """Weight: the number of rows, so that their mean is the sum over segments."""
+        """Return the masks; the weight is the number of rows, so that their mean is the sum over segments."""
         assert layout.revealed_at is not None
         segment = self._segments(layout.revealed_at)
         own = torch.arange(len(segment), device=segment.device)[:, None] % layout.draws
@@ -57,7 +57,7 @@ class TraceSegments:
 
 
 def segments(revealed_at: Int[Tensor, "B L"], merged: int) -> Int[Tensor, "B L"]:
-    """The segment of each token: its step's rank among the row's distinct steps, divided by ``merged``.
+    """Return the segment of each token: the rank of its step among the row's steps, divided by ``merged``.
 
     Prompts (step −1) have segment −1.
     """
@@ -80,7 +80,7 @@ def equal_segments(revealed_at: Int[Tensor, "B L"], count: int) -> Int[Tensor, "
 @final
 @dataclass(frozen=True, slots=True)
 class SampledSteps:
-    """``count`` decoding steps of each rollout: the state before a step is seen, its tokens are scored.
+    """``count`` decoding steps per rollout: the state before a step is visible, the step's tokens are scored.
 
     A step has the probability p_s of `step_law`, and its row the weight 1/p_s: the mean over rows of
     weight · Σ_S log π has the log-probability of the whole trace as its mean.
@@ -88,7 +88,7 @@ class SampledSteps:
 
     count: int
     even: float = EVEN
-    """Share of the draws that goes to all steps alike; 1: uniform."""
+    """Share of the draws that is uniform over the steps; 1: all draws."""
     mean: bool = False
     """Divide by the number of steps that could be drawn: the mean over steps instead of the sum."""
 
@@ -97,12 +97,12 @@ class SampledSteps:
         require(0 < self.even <= 1, f"the share of evenly drawn steps must lie in (0, 1], got {self.even:g}")
 
     def draws(self, clean: Sequences) -> int:
-        """``count`` rows per sequence."""
+        """Number of rows per sequence: ``count``."""
         _with_trace(clean)
         return self.count
 
     def masks(self, layout: Layout, generator: torch.Generator, update: int) -> Masks:
-        """Steps that reveal nothing before the end are never drawn."""
+        """Draw the masks; steps that reveal nothing before the end are never drawn."""
         assert layout.revealed_at is not None
         assert layout.log_prob is not None
         first = slice(None, None, layout.draws)
@@ -118,13 +118,13 @@ class SampledSteps:
 
 
 def _with_trace(clean: Sequences) -> Completions:
-    require(isinstance(clean, Completions), "trace segments need rollouts: examples have no decoding steps")
+    require(isinstance(clean, Completions), "trace segments need rollouts, with their decoding steps")
     assert isinstance(clean, Completions)
     return clean
 
 
 def visited(clean: Completions, step: Int[Tensor, " B"], mask_id: int) -> MaskedStates:
-    """The x_t that the decoder saw before a step of each sequence; the tokens that it revealed are scored."""
+    """Return the x_t before a decoding step of each sequence; the tokens revealed by the step are scored."""
     hidden = clean.is_completion & (clean.revealed_at >= step[:, None])
     at_step = _drawn(clean) & (clean.revealed_at == step[:, None])
     length = clean.is_completion.sum(1)
@@ -144,7 +144,7 @@ def visited(clean: Completions, step: Int[Tensor, " B"], mask_id: int) -> Masked
 def choose_steps(
     rollouts: Completions, count: int, generator: torch.Generator
 ) -> tuple[Int[Tensor, "N M"], Float[Tensor, "N M"]]:
-    """``count`` decoding steps of each rollout and their weights: Σ weight · ℓ_s has the mean Σ_s ℓ_s.
+    """Draw ``count`` decoding steps per rollout, with weights such that Σ weight · ℓ_s has the mean Σ_s ℓ_s.
 
     Step s has the probability p_s, in proportion to π_a's surprise −log π_a at the tokens it revealed apart
     from a share `EVEN`; its weight is 1 / (count · p_s). One uniform number places all draws of a rollout.
@@ -157,9 +157,9 @@ def choose_steps(
 def step_law(
     revealed_at: Int[Tensor, "N L"], log_prob: Float[Tensor, "N L"], written: Bool[Tensor, "N L"], even: float
 ) -> Float[Tensor, "N T"]:
-    """p_s of every decoding step that revealed a ``written`` token; they sum to 1.
+    """Return the probability p_s of every decoding step that revealed a ``written`` token.
 
-    A share ``even`` goes to all of them alike, the rest in proportion to the surprise −log π_a.
+    They sum to 1: a share ``even`` is uniform, the rest is in proportion to the surprise −log π_a.
     """
     device, steps = revealed_at.device, int(revealed_at.max()) + 1 if len(revealed_at) else 1
     shape, place = (len(revealed_at), steps), revealed_at.clamp(min=0)
@@ -172,7 +172,7 @@ def step_law(
 
 
 def spread_steps(law: Float[Tensor, "N T"], count: int, generator: torch.Generator) -> Int[Tensor, "N M"]:
-    """``count`` steps of each row by systematic sampling: one uniform number places all of them."""
+    """Draw ``count`` steps per row by systematic sampling, with one uniform number per row."""
     reached = law.cumsum(1)
     start = torch.rand(len(law), 1, generator=generator, dtype=torch.float64, device=law.device)
     ticks = (torch.arange(count, device=law.device) + start) / count
@@ -181,9 +181,9 @@ def spread_steps(law: Float[Tensor, "N T"], count: int, generator: torch.Generat
 
 
 def _drawn(clean: Completions) -> Bool[Tensor, "B L"]:
-    """The tokens that the decoder drew, without end tokens that were filled in: these have log π = 0.
+    """Return which tokens the decoder drew, without end tokens that were filled in, whose log π is 0.
 
-    So has a token of probability 1, at which two models agree. Rows without a recorded log π count whole.
+    Tokens of probability 1 have log π = 0 too; two models agree there. Without a recorded log π all count.
     """
     drawn = clean.is_completion & (clean.log_prob < 0)
     return torch.where(drawn.any(1, keepdim=True), drawn, clean.is_completion)

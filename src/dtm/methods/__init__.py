@@ -1,4 +1,4 @@
-"""Methods: each is one file with its settings, credit, masks and loss; `dtm.config.registry` names them."""
+"""Training methods, one file each, with settings, credit, masks and loss; see `dtm.config.registry`."""
 
 from dtm.methods.base import Method
 from dtm.methods.c_dtm import CDTM

@@ -1,7 +1,7 @@
 """Credit of a completion relative to its group: advantages, weights and pairs.
 
-Functions of all rewards of a buffer and their groups, so that no way of cutting a batch changes them. A group
-whose rewards are all equal gets zeros, exactly.
+Functions of all rewards of a buffer and their groups, so that micro-batches do not change them. A group whose
+rewards are all equal gets exact zeros.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Advantage = Callable[[Float[Tensor, " N"], Int[Tensor, " N"]], Float[Tensor, " N"]]
-"""A_i from rewards and groups."""
+"""Function that returns A_i from rewards and groups."""
 
 
 def centred(reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
@@ -31,7 +31,7 @@ def z_score(reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tens
 
 
 def leave_one_out(reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
-    """A_i = r_i − mean of the others = K/(K−1) times the centred one: its baseline has not seen r_i."""
+    """A_i = r_i − mean of the others = K/(K−1) times the centred one; the baseline is independent of r_i."""
     size = _size(group).double()
     scaled = centred(reward.double(), group) * size / (size - 1).clamp(min=1)
     return scaled.to(reward.dtype)

@@ -30,16 +30,16 @@ class AGRPOConfig(IteratingConfig):
     preset: Preset = "fixed"
     """published: the mean over a completion's decoding steps instead of the sum."""
     updates: int = 1
-    """μ, updates on one set of rollouts."""
+    """μ, the number of updates per set of rollouts."""
     steps: int = 24
-    """Decoding steps drawn of each completion; each is a row."""
+    """Decoding steps drawn per completion; each is a row."""
     even: float = 0.2
-    """Share of the draws that all steps have alike; the rest goes to steps in proportion to −log π_a of their
-    tokens (published: to the entropy). 1: uniform."""
+    """Share of the draws that is uniform over the steps; the rest is in proportion to −log π_a of a step's
+    tokens (published: to the entropy). 1: all uniform."""
     temperature: float = 1.0
-    """Temperature at which log π is taken; must be decoding.temperature."""
+    """Temperature at which log π is computed; must equal decoding.temperature."""
     epsilon: float = 0.2
-    """ε, how far a ratio may leave 1."""
+    """ε, clip range of a ratio around 1."""
     advantage: AdvantageName = "mean"
     """A: reward less the group's mean, its z-score, or less the mean of the others."""
 
@@ -70,7 +70,7 @@ class AGRPO(Method):
 
     @property
     def rows_per_rollout(self) -> int:
-        """Steps drawn."""
+        """Rows per rollout: the drawn steps."""
         return self.config.steps
 
     def scored_per_row(self, completion: int, decoding: DecodingConfig) -> int:
@@ -78,7 +78,7 @@ class AGRPO(Method):
         return decoding.most_per_step(completion)
 
     def check_decoding(self, decoding: DecodingConfig) -> None:
-        """Refuse a decoder of another temperature: its tokens would not have the likelihood of the loss."""
+        """Raise an error for a decoder of another temperature, whose tokens have another likelihood."""
         require(
             decoding.temperature > 0,
             f"{self.config.name} needs the likelihood of sampled tokens, and decoding.temperature 0 samples "
@@ -98,14 +98,14 @@ class AGRPO(Method):
         return ADVANTAGES[self.config.advantage](reward, group)
 
     def masks(self, block: int | None, end_id: int) -> Masking:
-        """States that the decoder went through."""
+        """Return states that the decoder went through."""
         published = self.config.preset == "published"
         return Planned(SampledSteps(self.config.steps, self.config.even, mean=published), end_id)
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
-        """Summed over sequences, divided by those of the batch and, unless as published, by the length."""
+        """Return the loss per sequence of the batch, divided by the length unless as published."""
         score = self._scores(policy.log_pi(states), states)
-        # In the only update of an iteration the student is π_a, and its own scores spare a pass.
+        # With one update per iteration the student is π_a, so its own scores replace a pass of π_a.
         on_policy = self.config.updates == 1
         old = score.detach() if on_policy else self._scores(policy.log_pi_a(states), states)
         share = by_sequence(states.row_weight[:, None] * states.eligible, states) / states.batch_rows
@@ -114,7 +114,7 @@ class AGRPO(Method):
         return clipped_tokens(policy, states, score, share, weights.credit, self.config.epsilon, old=old)
 
     def _scores(self, log_pi: Float[Tensor, "N V"], states: MaskedStates) -> Float[Tensor, "S M L"]:
-        """log π of each scored token at the decoder's temperature."""
+        """Return log π of each scored token at the decoder's temperature."""
         tempered = (
             log_pi if self.config.temperature == 1 else (log_pi / self.config.temperature).log_softmax(-1)
         )

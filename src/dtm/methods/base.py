@@ -24,7 +24,7 @@ from dtm.models.policy import Policy
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
 Changes = Mapping[str, Any]
-"""Fields of a configuration with other values; names outside of its sections are the method's own."""
+"""Changed fields of a configuration; names outside its sections are the method's own fields."""
 
 
 class Method(ABC):
@@ -37,11 +37,11 @@ class Method(ABC):
     """The settings, a frozen dataclass; its fields are flags, ``--method.FIELD``."""
     loop: ClassVar[Literal["anneal", "iterate"]] = "iterate"
     pairs: ClassVar[bool] = False
-    """Whether a batch is made of pairs (credits +1 and −1) in neighbouring rows, which must stay together."""
+    """Whether a batch consists of pairs (credits +1 and −1) in adjacent rows, which must stay together."""
     held: int | None = None
-    """Most logits of one model that the loss holds at a time; None: those of all scored positions."""
+    """Largest number of logits that the loss holds at a time; None: those of all scored positions."""
     knobs: ClassVar[tuple[Changes, ...]] = ()
-    """Settings that `dtm compare --tune` tries beside the defaults."""
+    """Settings that `dtm compare --tune` tries in addition to the defaults."""
 
     def __init__(self, config: MethodConfig | None = None) -> None:
         self.config = self.Config() if config is None else config
@@ -66,10 +66,10 @@ class Method(ABC):
 
     @property
     def scores_first(self) -> bool:
-        """Whether weights depend on the student through whole groups: an update then has two passes.
+        """Whether credits depend on the student's scores of whole groups; an update then has two passes.
 
-        The first scores every sequence of the batch without gradient (`score`); `reweigh` makes credits of
-        the scores, whatever the micro-batches.
+        The first scores every sequence of the batch without gradient (`score`); `reweigh` computes the
+        credits from the scores, independently of micro-batches.
         """
         return False
 
@@ -80,57 +80,57 @@ class Method(ABC):
 
     @property
     def rows_per_rollout(self) -> int:
-        """Masked states per rollout in an update; for forecasts of time and memory."""
+        """Masked states per rollout in an update; for estimates of time and memory."""
         return 1
 
     def scored_per_row(self, completion: int, decoding: DecodingConfig) -> int:
-        """Scored positions of a masked state on average; for forecasts of memory."""
+        """Mean number of scored positions of a masked state; for estimates of memory."""
         return completion
 
     @property
     def unit(self) -> int:
-        """Neighbouring sequences that no micro-batch may separate."""
+        """Number of adjacent sequences that must stay in one micro-batch."""
         return 2 if self.pairs else 1
 
     def sequences_together(self, rows: int, draws: int) -> int:
-        """Sequences whose masked states, ``draws`` of each, fit ``rows``; at least one unit."""
+        """Return how many sequences, with ``draws`` masked states each, fit ``rows``; at least one unit."""
         return max(rows // (draws * self.unit), 1) * self.unit
 
     def check_decoding(self, decoding: DecodingConfig) -> None:
-        """Refuse, or warn about, rollouts whose law is not the one that the loss assumes."""
+        """Raise an error or warn if the law of the rollouts is not the one that the loss assumes."""
         return
 
     def new_control(self) -> AdaptiveControl:
-        """The running estimate of the best control variate at the start of a phase."""
+        """Return a new running estimate of the best control variate, for the start of a phase."""
         return AdaptiveControl()
 
     def neutral_weight(self, log_z: float) -> float:
-        """w̄ of a rollout that carries no signal; the buffer draws others more often."""
+        """Return w̄ of a rollout without gradient; the buffer draws other rollouts more often."""
         return 1.0
 
     def tuning(self, config: RunConfig) -> tuple[Changes, ...]:
-        """Settings to try beside ``config`` in `dtm compare --tune`; override to derive them from it."""
+        """Return settings to try besides ``config`` in `dtm compare --tune`; override to derive them."""
         return self.knobs
 
     def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
-        """A_i of every rollout of a buffer; by default the reward minus the mean of its group."""
+        """Return A_i of every rollout of a buffer; by default the reward minus the mean of its group."""
         return centred(reward, group)
 
     def score(self, policy: Policy, states: MaskedStates) -> Float[Tensor, " S"]:
-        """A number for each sequence under the current student; read if `scores_first`."""
+        """Return a score per sequence under the current student; used if `scores_first`."""
         raise NotImplementedError(f"{type(self).__name__} scores first: override score and reweigh")
 
     def reweigh(self, weights: Weights, score: Float[Tensor, " S"]) -> Weights:
-        """The weights of a batch with the credits that follow from the scores of all its sequences."""
+        """Return the weights of a batch, with credits computed from the scores of all its sequences."""
         raise NotImplementedError(f"{type(self).__name__} scores first: override score and reweigh")
 
     @abstractmethod
     def masks(self, block: int | None, end_id: int) -> Masking:
-        """How sequences are masked; ``block`` is the decoder's, ``end_id`` ends a completion."""
+        """Return the masking; ``block`` is the decoder's, ``end_id`` ends a completion."""
 
     @abstractmethod
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
-        """The loss of some sequences of a batch, differentiable in the student's parameters.
+        """Return the loss of some sequences of a batch, differentiable in the student's parameters.
 
         ``weights`` has a row per sequence, ``states`` one per draw. Normalise by the whole batch
         (``states.batch_rows``, ``states.batch_length``): the losses of micro-batches must add up.

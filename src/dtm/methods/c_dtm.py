@@ -37,18 +37,18 @@ class CDTMConfig(MethodConfig):
     """Control variate c: zero, one (the paper's), mean, loo (leave one out), adaptive (closed form from past
     batches), or module:function for your own function of x_t."""
     guard: bool = True
-    """Drop the advantage where π_θ/π_a is out of bounds: outside e^{±h·range(r)}, unlike the target."""
+    """Drop the advantage where π_θ/π_a leaves e^{±h·range(r)}, which the target never does."""
     prompt_baseline: bool = True
     """Subtract the mean reward of the prompt's other completions. The target π_{a+h} stays the same, but
     prompts whose rewards are always high no longer dominate."""
     block: int | Literal["decoding", "any-order", "every"] = "decoding"
-    """Block size of the masks; decoding: the decoder's. every: masks in every block of a block-causal model,
-    scored in one pass over x_t and x_1 of twice the positions."""
+    """Block size of the masks, in tokens; decoding: that of the decoder. every: masks in every block of a
+    block-causal model, scored in one pass over x_t and x_1 with twice the positions."""
     after_end: bool = True
-    """Train also on blocks after a completion's end. Their loss is zero for a model that knows how sequences
-    end, so false saves work; needs blocks."""
+    """Also train on blocks after the end of a completion. Their loss is zero for a model that has learned
+    end tokens, so false saves work; requires blocks."""
     control_memory: float = 0.95
-    """Share of the past that adaptive c keeps at each step."""
+    """Decay rate of the running estimate of adaptive c, per step."""
 
     def __post_init__(self) -> None:
         check_fields("method", self, control_memory=SHARE_BELOW_1)
@@ -80,19 +80,19 @@ class CDTM(Method):
 
     @property
     def prompt_baseline(self) -> bool:
-        """As configured."""
+        """The value of the configuration."""
         return self.config.prompt_baseline
 
     def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
-        """0: c-DTM weighs rollouts by e^{hr}."""
+        """Return 0: c-DTM weighs rollouts by e^{hr} instead."""
         return torch.zeros_like(reward)
 
     def new_control(self) -> AdaptiveControl:
-        """With the configured memory."""
+        """Return a new estimate with the configured memory."""
         return AdaptiveControl(self.config.control_memory)
 
     def neutral_weight(self, log_z: float) -> float:
-        """c̄ where it is known beforehand: a rollout with w̄ = c̄ only distils π_a."""
+        """Return c̄ if it is known in advance: a rollout with w̄ = c̄ only distils π_a."""
         known = {"zero": 0.0, "one": math.exp(-log_z)}
         return known.get(self.config.control_variate, 1.0)
 
@@ -103,7 +103,7 @@ class CDTM(Method):
         return {"tilt": wider}, {"control_variate": "one", "guard": False}
 
     def masks(self, block: int | None, end_id: int) -> MaskCount | EveryBlock:
-        """Form (C) in the configured blocks."""
+        """Return mask-count form (C) in the configured blocks."""
         last = None if self.config.after_end else end_id
         size = block if self.config.block == "every" else self._block(block)
         require(
@@ -130,7 +130,7 @@ class CDTM(Method):
         return decoder_block if chosen == "decoding" else None
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
-        """Mean over the batch of (L_row / k) Σ_S w̄ CE(T_c ‖ π_θ), divided by the length."""
+        """Return the mean over the batch of (L_row / k) Σ_S w̄ CE(T_c ‖ π_θ), divided by the length."""
         row = states.row
         control = self.control_variate(states, weights, phase)
         scored = _Scored(
@@ -161,7 +161,7 @@ class CDTM(Method):
         return Loss(torch.stack([part.value for part in parts]).sum(), metrics)
 
     def _part(self, policy: Policy, scored: _Scored, states: MaskedStates, phase: Phase) -> Loss:
-        """The contribution of some of the scored positions."""
+        """Return the contribution of some of the scored positions to the loss."""
         log_pi = policy.student.log_pi(scored.student)
         with torch.no_grad():
             log_pi_a = policy.teacher.log_pi(scored.teacher)
@@ -182,7 +182,7 @@ class CDTM(Method):
 
 
 def find_control_variate(name: str) -> ControlVariate:
-    """A control variate by name, or a user's own as module:function."""
+    """Return a control variate by name, or a user's own as module:function."""
     if ":" in name:
         return load_object(name, "control variate")
     require(
@@ -216,7 +216,7 @@ def _metrics(
     states: MaskedStates,
     keep: Bool[Tensor, " N"],
 ) -> dict[str, Tensor]:
-    """Contributions to batch means: nats gained, guard hits, and the two sums behind adaptive c."""
+    """Return contributions to batch means: nats gained, guard hits, and the two sums of adaptive c."""
     scale = scored.row_weight / states.batch_rows
     weight = scored.log_weight.exp()
     numerator, denominator = losses.control_moments(log_pi.exp(), log_pi_a.exp(), scored.x1, weight)

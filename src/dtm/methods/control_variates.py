@@ -1,4 +1,4 @@
-r"""Control variates c: how much of the target is π_a's own prediction [eq. 17].
+r"""Control variates c: the weight of π_a's own prediction in the target [eq. 17].
 
 Any function of x_t leaves the minimiser and the whole population loss unchanged; only the variance changes.
 All values here are c̄ = c / Z, in units of the buffer's mean weight. None may depend on the row's own x_1: a
@@ -16,7 +16,7 @@ from torch import Tensor
 from dtm.records import MaskedStates, Phase, Weights
 
 ControlVariate = Callable[[MaskedStates, Weights, Phase], Float[Tensor, " B"]]
-"""c̄ for each row of a batch, from x_t, the phase, and the *other* rollouts of the prompt."""
+"""Function that returns c̄ per row of a batch, from x_t, the phase, and the *other* rollouts of the prompt."""
 
 
 def zero(states: MaskedStates, weights: Weights, phase: Phase) -> Float[Tensor, " B"]:

@@ -19,7 +19,7 @@ from dtm.models.policy import Policy
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
 PUBLISHED_NOISE = 0.15
-"""Chance that a prompt token is hidden; a comment of the code says that this is off."""
+"""Probability that a prompt token is masked; a comment of the code says that this is off."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,12 +30,12 @@ class D2Config(IteratingConfig):
     preset: Preset = "fixed"
     """published: 15 % of the prompt is hidden."""
     updates: int = 8
-    """μ, updates on one set of rollouts; 12 for GSM8K and MATH."""
+    """μ, the number of updates per set of rollouts; 12 for GSM8K and MATH."""
     segments: int = 16
     """N, equal parts of a decoding, each a row; 8 for GSM8K. With as many as there are steps, the likelihood
     of the trajectory is exact."""
     epsilon: float = 0.5
-    """ε, how far a ratio may leave 1."""
+    """ε, clip range of a ratio around 1."""
     beta: float = 0.04
     """β, weight of the KL to π_0; 0: no KL, and no π_0 to keep."""
     advantage: AdvantageName = "mean"
@@ -66,12 +66,12 @@ class D2(Method):
 
     @property
     def reads_base(self) -> bool:
-        """For the KL."""
+        """Whether the loss needs π_0: for the KL, if β > 0."""
         return self.config.beta > 0
 
     @property
     def rows_per_rollout(self) -> int:
-        """At most: a decoding may have fewer steps."""
+        """Largest number of rows per rollout; a decoding may have fewer steps."""
         return self.config.segments
 
     def scored_per_row(self, completion: int, decoding: DecodingConfig) -> int:
@@ -84,12 +84,12 @@ class D2(Method):
         return ADVANTAGES[self.config.advantage](reward, group)
 
     def masks(self, block: int | None, end_id: int) -> Masking:
-        """The states at the start of each segment."""
+        """Return the states at the start of each segment."""
         noise = PUBLISHED_NOISE if self.config.preset == "published" else 0.0
         return Planned(TraceSegments(count=self.config.segments), end_id, noise)
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
-        """Sums over the tokens of these rows, divided by those of the batch."""
+        """Return the sum over the tokens of these rows, divided by those of the batch."""
         config, score = self.config, token_scores(policy.log_pi(states), states)
         share = states.eligible.view(score.shape) * states.draws / states.batch_length
         return clipped_tokens(policy, states, score, share, weights.credit, config.epsilon, config.beta)

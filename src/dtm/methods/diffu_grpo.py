@@ -25,13 +25,13 @@ class DiffuGRPOConfig(IteratingConfig):
 
     name: str = "diffu-grpo"
     updates: int = 12
-    """μ, updates on one set of rollouts; 8 for Countdown and Sudoku."""
+    """μ, the number of updates per set of rollouts; 8 for Countdown and Sudoku."""
     epsilon: float = 0.5
-    """ε, how far a ratio may leave 1 and still be rewarded for it."""
+    """ε, clip range of a ratio around 1."""
     beta: float = 0.04
     """β, weight of the KL to π_0; 0: no KL, and no π_0 to keep."""
     prompt_noise: float = 0.15
-    """Chance that a prompt token is hidden."""
+    """Probability that a prompt token is masked."""
     advantage: AdvantageName = "mean"
     """A: reward less the group's mean, its z-score, or less the mean of the others."""
 
@@ -60,7 +60,7 @@ class DiffuGRPO(Method):
 
     @property
     def reads_base(self) -> bool:
-        """For the KL."""
+        """Whether the loss needs π_0: for the KL, if β > 0."""
         return self.config.beta > 0
 
     def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
@@ -68,11 +68,11 @@ class DiffuGRPO(Method):
         return ADVANTAGES[self.config.advantage](reward, group)
 
     def masks(self, block: int | None, end_id: int) -> Masking:
-        """Everything masked, some of the prompt too."""
+        """Return masks of the whole completion and of some prompt tokens."""
         return Planned(FullMask(), end_id, self.config.prompt_noise)
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
-        """Sums over the tokens of these rows, divided by those of the batch."""
+        """Return the sum over the tokens of these rows, divided by those of the batch."""
         score = token_scores(policy.log_pi(states), states)
         share = states.eligible.view(score.shape) / states.batch_length
         return clipped_tokens(

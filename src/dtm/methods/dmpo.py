@@ -29,15 +29,15 @@ class DMPOConfig(IteratingConfig):
     preset: Preset = "fixed"
     """published: negative centring, Bernoulli masks, and what follows the end is scored."""
     updates: int = 8
-    """μ, updates on one set of rollouts."""
+    """μ, the number of updates per set of rollouts."""
     alpha: float = 0.04
     """α: the target is π_0 e^{r/α}, in every iteration; 1/α is DTM's final tilt A."""
     eta: float = 1.0
     """η, exponent of the importance weights; below 1 a step goes part of the way, with less variance."""
     draws: int = 2
-    """Pairs of complementary masks of each completion, in updates and for the stored π_0/π_a."""
+    """Pairs of complementary masks per completion, in updates and for the stored π_0/π_a."""
     centring: Centring | None = None
-    """What is subtracted from the weights w⁺: unbiased (the group's weights of π_θ/π_a, which leaves the
+    """Centring b, subtracted from the weights w⁺: unbiased (the group's weights of π_θ/π_a, which leaves the
     target stationary, for another pass), their mean, negative (the weights of −r: the target is not
     stationary), or none. None: unbiased; published: negative."""
 
@@ -60,7 +60,7 @@ class DMPO(Method):
 
     @property
     def centring(self) -> Centring:
-        """As configured, or that of the preset."""
+        """The configured centring, or that of the preset."""
         return self.config.centring or ("negative" if self.config.preset == "published" else "unbiased")
 
     @property
@@ -75,16 +75,16 @@ class DMPO(Method):
 
     @property
     def scores_first(self) -> bool:
-        """Where the centring depends on the student."""
+        """Whether the centring depends on the student."""
         return self.centring == "unbiased"
 
     @property
     def rows_per_rollout(self) -> int:
-        """Two masks per pair."""
+        """Rows per rollout: two masks per pair."""
         return 2 * self.config.draws
 
     def scored_per_row(self, completion: int, decoding: DecodingConfig) -> int:
-        """Half of the completion: a pair scores each position once."""
+        """Scored positions per row: half of the completion, since a pair scores each position once."""
         return (completion + 1) // 2
 
     def credit(
@@ -104,22 +104,22 @@ class DMPO(Method):
         return weight.to(reward.dtype)
 
     def score(self, policy: Policy, states: MaskedStates) -> Float[Tensor, " S"]:
-        """log π_θ/π_a of each sequence, under the masks of the update."""
+        """Return log π_θ/π_a of each sequence, under the masks of the update."""
         return bounds(policy.log_pi(states), states) - bounds(policy.log_pi_a(states), states)
 
     def reweigh(self, weights: Weights, score: Float[Tensor, " S"]) -> Weights:
-        """Subtract K b in place of 1."""
+        """Replace the 1 subtracted in `credit` by K b."""
         centre = group_weights(score, weights.group) - 1
         return replace(weights, credit=weights.credit - centre.to(weights.credit.dtype))
 
     def masks(self, block: int | None, end_id: int) -> Masking:
-        """Pairs of complementary masks."""
+        """Return pairs of complementary masks."""
         published = self.config.preset == "published"
         plan = Coupled(self.config.draws, law="bernoulli" if published else "count")
         return Planned(plan, None if published else end_id)
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
-        """In nats per token, divided by the sequences of the batch."""
+        """Return the loss in nats per token, divided by the sequences of the batch."""
         likelihood, share = bounds(policy.log_pi(states), states), states.draws / states.batch_rows
         value = -share * (weights.credit * likelihood).sum() / states.length
         return Loss(value, {"likelihood": share * likelihood.detach().sum()})

@@ -27,11 +27,11 @@ class ESPOConfig(IteratingConfig):
     preset: Preset = "fixed"
     """published: what follows the end is scored too, and lengths are those of the whole completion."""
     updates: int = 8
-    """μ, updates on one set of rollouts."""
+    """μ, the number of updates per set of rollouts."""
     draws: int = 2
-    """n_mc, pairs of complementary masks of each completion."""
+    """n_mc, pairs of complementary masks per completion."""
     epsilon: float = 0.2
-    """ε, how far a ratio may leave 1; published for Countdown: 0."""
+    """ε, clip range of a ratio around 1; published for Countdown: 0."""
     beta: float = 1e-3
     """β, weight of the k2 divergence from π_0; 0: none. Published: 1e-2 for Sudoku, 3e-3 for Countdown."""
     advantage: AdvantageName = "loo"
@@ -62,16 +62,16 @@ class ESPO(Method):
 
     @property
     def reads_base(self) -> bool:
-        """For the divergence."""
+        """Whether the loss needs π_0: for the divergence, if β > 0."""
         return self.config.beta > 0
 
     @property
     def rows_per_rollout(self) -> int:
-        """Two masks per pair."""
+        """Rows per rollout: two masks per pair."""
         return 2 * self.config.draws
 
     def scored_per_row(self, completion: int, decoding: DecodingConfig) -> int:
-        """Half of the completion: a pair scores each position once."""
+        """Scored positions per row: half of the completion, since a pair scores each position once."""
         return (completion + 1) // 2
 
     def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
@@ -79,11 +79,11 @@ class ESPO(Method):
         return ADVANTAGES[self.config.advantage](reward, group)
 
     def masks(self, block: int | None, end_id: int) -> Masking:
-        """Pairs of complementary masks."""
+        """Return pairs of complementary masks."""
         return Planned(Coupled(self.config.draws), None if self.config.preset == "published" else end_id)
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
-        """Summed over sequences, divided by those of the batch."""
+        """Return the loss, summed over sequences, divided by those of the batch."""
         config, share = self.config, states.draws / states.batch_rows
         length = by_sequence(states.row_length, states)[:, 0]
         bound = bounds(policy.log_pi(states), states)

@@ -27,11 +27,11 @@ class GDPOConfig(IteratingConfig):
     preset: Preset = "fixed"
     """published: what follows the end is scored too, and nominal nodes stand for the masked share."""
     updates: int = 12
-    """μ, updates on one set of rollouts."""
+    """μ, the number of updates per set of rollouts."""
     nodes: int = 3
-    """N, nodes of the quadrature: masks of each completion."""
+    """N, nodes of the quadrature: masks per completion."""
     epsilon: float = 0.5
-    """ε, how far a ratio may leave 1."""
+    """ε, clip range of a ratio around 1."""
     beta: float = 0.0
     """β, weight of the KL to π_0, of bounds per token; 0: none."""
     ratio: Literal["per-token", "sequence"] = "per-token"
@@ -66,7 +66,7 @@ class GDPO(Method):
 
     @property
     def reads_base(self) -> bool:
-        """For the KL."""
+        """Whether the loss needs π_0: for the KL, if β > 0."""
         return self.config.beta > 0
 
     def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
@@ -79,12 +79,12 @@ class GDPO(Method):
         return self.config.nodes
 
     def masks(self, block: int | None, end_id: int) -> Masking:
-        """A mask at each node of the quadrature."""
+        """Return a mask per node of the quadrature."""
         published = self.config.preset == "published"
         return Planned(Quadrature(self.config.nodes, published), None if published else end_id)
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
-        """Summed over sequences, divided by those of the batch."""
+        """Return the loss, summed over sequences, divided by those of the batch."""
         config = self.config
         weight = by_sequence(states.row_weight, states)
         length = by_sequence(states.row_length, states)[:, 0]

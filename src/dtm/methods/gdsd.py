@@ -30,17 +30,17 @@ class GDSDConfig(IteratingConfig):
     """published: the target is per token and out of reach of a clamp on the summed log-ratio, masks have no
     weights, squares are summed over masks, and what follows the end is scored."""
     updates: int = 8
-    """μ, updates on one set of rollouts."""
+    """μ, the number of updates per set of rollouts."""
     psi: float = 1.0
     """ψ, tilt per iteration: π_θ aims at π_a e^{ψr}. Published: 10, per token, for GSM8K and MATH."""
     draws: int = 2
-    """n_mc, pairs of complementary masks of each completion; fixed needs at least 2."""
+    """n_mc, pairs of complementary masks per completion; fixed needs at least 2."""
     epsilon: float | None = None
     """ε: a log-ratio beyond log(1 ± ε) has no gradient. None: 0.2 per token; published: 4e-4 of the sum."""
     beta: float = 1e-3
     """β, weight of the k2 divergence from π_0; 0: none, and no π_0 to keep. Published: 1e-4 for MATH."""
     baseline: Literal["log-partition", "loo"] | None = None
-    """What is subtracted from r: (1/ψ) log of the mean e^{ψr} of the others, or their mean r. None:
+    """Baseline subtracted from r: (1/ψ) log of the mean e^{ψr} of the others, or their mean r. None:
     log-partition; published: loo."""
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class GDSD(Method):
 
     @property
     def reads_base(self) -> bool:
-        """For the divergence."""
+        """Whether the loss needs π_0: for the divergence, if β > 0."""
         return self.config.beta > 0
 
     @property
@@ -97,11 +97,11 @@ class GDSD(Method):
 
     @property
     def rows_per_rollout(self) -> int:
-        """Two masks per pair."""
+        """Rows per rollout: two masks per pair."""
         return 2 * self.config.draws
 
     def scored_per_row(self, completion: int, decoding: DecodingConfig) -> int:
-        """Half of the completion: a pair scores each position once."""
+        """Scored positions per row: half of the completion, since a pair scores each position once."""
         return (completion + 1) // 2
 
     def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
@@ -112,12 +112,12 @@ class GDSD(Method):
         return log_partition(reward, group, self.config.psi)
 
     def masks(self, block: int | None, end_id: int) -> Masking:
-        """Pairs of complementary masks, independent where `cross_square` multiplies them."""
+        """Return pairs of complementary masks, independent where `cross_square` multiplies them."""
         plan = Coupled(self.config.draws, weighted=not self.published, spread=self.published)
         return Planned(plan, None if self.published else end_id)
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
-        """Summed over sequences, divided by those of the batch."""
+        """Return the loss, summed over sequences, divided by those of the batch."""
         config, share = self.config, states.draws / states.batch_rows
         length = by_sequence(states.row_length, states)[:, :1]
         bound = pair_bounds(policy.log_pi(states), states)
@@ -134,7 +134,7 @@ class GDSD(Method):
     def _squares(
         self, change: Float[Tensor, "S J"], target: Float[Tensor, "S 1"], length: Int[Tensor, "S 1"]
     ) -> tuple[Float[Tensor, " S"], Bool[Tensor, "S J"]]:
-        """The squared distance of each sequence from its target, and where the clamp acts."""
+        """Return the squared distance of each sequence from its target, and where the clamp is active."""
         if self.published:
             held = clamped(change, self.config.epsilon or 4e-4)
             return (held / length - target).square().sum(1), held != change

@@ -1,4 +1,4 @@
-"""The loss that methods with token ratios share; they differ in what is masked and in how tokens weigh."""
+"""The common loss of methods with token ratios, which differ in masks and in the weights of tokens."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def clipped_tokens(
 ) -> Loss:
     r"""Σ share · [ −min(ρ A, clip(ρ, 1−ε, 1+ε) A) + β (e^d − d − 1) ] over the tokens of some sequences.
 
-    ``score`` is log π_θ of each token, ρ = π_θ/π_a and d = log π_0/π_θ; π_0 is asked only if β > 0.
-    ``old`` is log π_a of each token where it is known; None: it is asked.
+    ``score`` is log π_θ of each token, ρ = π_θ/π_a and d = log π_0/π_θ; π_0 is evaluated only if β > 0.
+    ``old`` is log π_a of each token if it is known; None: π_a is evaluated.
     """
     advantage = credit[:, None, None].expand_as(score)
     log_ratio = score - (token_scores(policy.log_pi_a(states), states) if old is None else old)

@@ -23,19 +23,19 @@ from dtm.records import Loss, MaskedStates, Phase, Weights
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JustGRPOConfig(IteratingConfig):
-    """JustGRPO: token ratios of decoding from left to right. Draw rollouts so: --decoding.block 1."""
+    """JustGRPO: token ratios of decoding from left to right. Set --decoding.block 1 to draw such rollouts."""
 
     name: str = "just-grpo"
     preset: Preset = "fixed"
     """published: ratios are 1 by construction, what follows the end is scored, and completions without an
     advantage are left out of the mean."""
     updates: int = 1
-    """μ, updates on one set of rollouts."""
+    """μ, the number of updates per set of rollouts."""
     positions: int = 32
     """Positions of a completion scored per update, evenly spaced, each with its own row; the gradient stays
     unbiased. Published: all (256)."""
     epsilon: float = 0.2
-    """ε, how far a ratio may leave 1."""
+    """ε, clip range of a ratio around 1."""
     advantage: AdvantageName = "z-score"
     """A: as published the group's z-score."""
 
@@ -63,7 +63,7 @@ class JustGRPO(Method):
 
     @property
     def rows_per_rollout(self) -> int:
-        """At most: a completion may be shorter."""
+        """Largest number of rows per rollout; shorter completions have fewer."""
         return self.config.positions
 
     def scored_per_row(self, completion: int, decoding: DecodingConfig) -> int:
@@ -71,7 +71,7 @@ class JustGRPO(Method):
         return 1
 
     def check_decoding(self, decoding: DecodingConfig) -> None:
-        """Warn about rollouts that are not drawn left to right at temperature 1: the gradient is biased.
+        """Warn if rollouts are not drawn left to right at temperature 1: the gradient is then biased.
 
         Not an error: a comparison has one decoder for all methods, and a block-causal model its own blocks.
         """
@@ -95,15 +95,15 @@ class JustGRPO(Method):
         return credit / (credit != 0).to(credit.dtype).mean().clamp(min=1 / len(credit))
 
     def masks(self, block: int | None, end_id: int) -> Masking:
-        """The states of decoding from left to right."""
+        """Return the states of decoding from left to right."""
         return Planned(LeftToRight(self.config.positions), None if self.published else end_id)
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
-        """Summed over sequences, divided by those of the batch and by the length."""
+        """Return the loss, summed over sequences, divided by those of the batch and by the length."""
         score = token_scores(policy.log_pi(states), states)
         share = by_sequence(states.row_weight[:, None] * states.eligible, states)
         share = share / (states.batch_rows * states.length)
-        # In the only update of an iteration the student is π_a, and its own scores spare a pass.
+        # With one update per iteration the student is π_a, so its own scores replace a pass of π_a.
         on_policy = self.published or self.config.updates == 1
         old = score.detach() if on_policy else None
         return clipped_tokens(policy, states, score, share, weights.credit, self.config.epsilon, old=old)

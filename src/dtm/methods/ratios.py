@@ -1,4 +1,4 @@
-r"""The pieces of a policy gradient: clipped ratios and estimates of KL, of tokens or of sequences."""
+r"""Parts of policy-gradient losses: clipped ratios and estimates of KL, for tokens or sequences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 def clipped(
     log_ratio: Float[Tensor, "*B"], advantage: Float[Tensor, "*B"], epsilon: float
 ) -> Float[Tensor, "*B"]:
-    r"""min(ρ A, clip(ρ, 1−ε, 1+ε) A), ρ = π_θ/π_a: no gain from moving on once ρ has left 1 ± ε.
+    r"""min(ρ A, clip(ρ, 1−ε, 1+ε) A), ρ = π_θ/π_a: no gradient to move ρ further out of 1 ± ε.
 
     That is min(ρ, 1+ε) A for A ≥ 0 and max(ρ, 1−ε) A for A < 0. log ρ is cut, not ρ: a ratio that overflows
     would make nan of a zero advantage and of a gradient that the clip has stopped.
@@ -24,7 +24,7 @@ def clipped(
 def is_clipped(
     log_ratio: Float[Tensor, "*B"], advantage: Float[Tensor, "*B"], epsilon: float
 ) -> Bool[Tensor, "*B"]:
-    """Where the clip acts, and the gradient is zero."""
+    """Return where the clip is active, and the gradient zero."""
     ratio = log_ratio.detach().exp()
     return ((advantage > 0) & (ratio > 1 + epsilon)) | ((advantage < 0) & (ratio < 1 - epsilon))
 

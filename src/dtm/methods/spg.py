@@ -28,27 +28,27 @@ class SPGConfig(IteratingConfig):
     preset: Preset = "fixed"
     """published: blocks are chosen as in the code, early ones too often."""
     updates: int = 4
-    """μ, updates on one set of rollouts, without ratios."""
+    """μ, the number of updates per set of rollouts, without ratios."""
     draws: int = 2
-    """m, masks of each completion."""
+    """m, masks per completion."""
     negative: Literal["mix", "eubo", "elbo", "zero"] = "mix"
-    """The estimate where A < 0; zero: such completions are left out."""
+    """Estimate of the likelihood for A < 0; zero: drop these completions."""
     upper_beta: float = 1.5
     """β_u of the upper estimate; published: 1 (Sudoku) to 2 (Countdown with eubo)."""
     mix: float = 0.5
     """ω, the share of the upper estimate in mix."""
     masks: Literal["block", "random", "all"] = "block"
-    """A partly masked block of the decoder's size, a uniform number of positions, or everything."""
+    """Masks: in one block of the decoder's size, of a uniform number of positions, or of everything."""
     scored: Literal["masked", "active"] = "masked"
-    """With blocks: all masked positions, as published, or those of the chosen block, which gives a bound."""
+    """Scored positions with blocks: all masked ones, as published, or those of the chosen block, a bound."""
     prompt_noise: float = 0.15
-    """Chance that a token of the prompt or of an earlier block is hidden."""
+    """Probability that a token of the prompt or of an earlier block is masked."""
     advantage: AdvantageName = "mean"
     """A: reward less the group's mean, its z-score, or less the mean of the others."""
     self_normalise: bool = False
     """StableDRL: weigh completions by the group's softmax of log π_θ/π_a, for another pass per update."""
     cap: float = 5.0
-    """With self-normalise: ratios π_θ/π_a above this count as this."""
+    """With self-normalise: upper limit on ratios π_θ/π_a."""
     ratio: Literal["per-token", "sequence"] = "per-token"
     """With self-normalise: the mean log-ratio of the scored tokens, as published, or of the whole bounds."""
 
@@ -69,7 +69,7 @@ class SPGConfig(IteratingConfig):
 class SPG(Method):
     r"""−(1/Σ_i n_i) Σ_i A_i E_i: E_i = ELBO where A_i > 0, and where A_i < 0 the EUBO or a mixture with it.
 
-    Both from m masks of each completion (`surrogates`). A plain policy gradient: no ratio, no clip, no KL,
+    Both from m masks per completion (`surrogates`). A plain policy gradient: no ratio, no clip, no KL,
     and from the second update on off-policy. Whether the upper one is a bound: docs/decisions.md.
     With ``self_normalise`` A_i counts K w_i times, w = softmax over the group of min(log π_θ/π_a, log C): a
     convex combination of the A_i ∇E_i, whatever the ratios (StableDRL, arXiv 2603.06743).
@@ -85,11 +85,11 @@ class SPG(Method):
 
     @property
     def scores_first(self) -> bool:
-        """For the ratios of whole groups."""
+        """True with self-normalise, for the ratios of whole groups."""
         return self.config.self_normalise
 
     def score(self, policy: Policy, states: MaskedStates) -> Float[Tensor, " S"]:
-        """log π_θ/π_a of each sequence, per scored token or of whole bounds; both see the same masks."""
+        """Return log π_θ/π_a per sequence, per scored token or of whole bounds, with the same masks."""
         new, old = policy.log_pi(states), policy.log_pi_a(states)
         if self.config.ratio == "sequence":
             return bounds(new, states) - bounds(old, states)
@@ -98,17 +98,17 @@ class SPG(Method):
         return change.sum((1, 2)) / count
 
     def reweigh(self, weights: Weights, score: Float[Tensor, " S"]) -> Weights:
-        """A_i times K w_i; 1 at π_θ = π_a."""
+        """Return the weights with A_i times K w_i, which is 1 at π_θ = π_a."""
         factor = group_weights(score.clamp(max=math.log(self.config.cap)), weights.group)
         return replace(weights, credit=weights.credit * factor.to(weights.credit.dtype))
 
     @property
     def rows_per_rollout(self) -> int:
-        """m, or 1 where everything is masked."""
+        """Rows per rollout: m, or 1 if everything is masked."""
         return 1 if self.config.masks == "all" else self.config.draws
 
     def masks(self, block: int | None, end_id: int) -> Masking:
-        """A partly masked block; without blocks in the decoder, a uniform number of positions."""
+        """Return masks in one block; without blocks in the decoder, of a uniform number of positions."""
         return Planned(self._plan(block), end_id, self.config.prompt_noise)
 
     def _plan(self, block: int | None) -> MaskPlan:
@@ -120,7 +120,7 @@ class SPG(Method):
         return ActiveBlock(block, config.draws, config.scored, biased=config.preset == "published")
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
-        """In nats per token of the batch."""
+        """Return the loss in nats per token of the batch."""
         score = token_scores(policy.log_pi(states), states)
         weight, scored = by_sequence(states.row_weight, states), states.eligible.view(score.shape)
         length = by_sequence(states.row_length, states)[:, 0]
@@ -133,7 +133,7 @@ class SPG(Method):
         return Loss(value, metrics)
 
     def _below(self, lower: Float[Tensor, " S"], upper: Float[Tensor, " S"]) -> Float[Tensor, " S"]:
-        """The estimate for completions with negative advantage."""
+        """Return the estimate for completions with negative advantage."""
         choices = {
             "mix": mixture(lower, upper, self.config.mix),
             "eubo": upper,

@@ -1,4 +1,4 @@
-r"""Estimates of log ρ_θ(x), which no masked diffusion model can compute, for policy-gradient methods.
+r"""Estimates of log ρ_θ(x), which masked diffusion models cannot compute exactly, for policy gradients.
 
 For a uniformly random order σ let p_i(σ) = π_θ(x_i | the tokens before i in σ). Then
 
@@ -6,9 +6,9 @@ For a uniformly random order σ let p_i(σ) = π_θ(x_i | the tokens before i in
     ELBO       = Σ_i E_σ log p_i            ≤ log ρ_θ, always (Jensen)
     EUBO       = (1/β) Σ_i log E_σ p_i^β    ≥ ELBO; ≥ log ρ_θ if π_θ is the posterior of some law, or if β ≥ n
 
-and E_σ f(p_i) = E_{k, S} (n/k) 1{i ∈ S} f(π_θ(x_i | x_t)): a row's weight n/k makes the state before i is
-revealed out of one in which i is masked. Claims B1 to B4 of `dtm verify`; docs/decisions.md says what is lost
-at the β below n that is used in practice.
+and E_σ f(p_i) = E_{k, S} (n/k) 1{i ∈ S} f(π_θ(x_i | x_t)): the weight n/k turns the law of states in which i
+is masked into that of states just before i is revealed. Claims B1 to B4 of `dtm verify`; docs/decisions.md
+has the error at β below n, as used in practice.
 
 Letters: S sequences, M masks of each, L positions. Scores are 0 where nothing is scored.
 """
@@ -33,7 +33,7 @@ def token_scores(log_pi: Float[Tensor, "N V"], states: MaskedStates) -> Float[Te
 
 
 def by_sequence(values: Tensor, states: MaskedStates) -> Tensor:
-    """Values of rows with the draws of a sequence side by side."""
+    """Reshape values of rows to sequences × draws."""
     return values.view(states.sequences, states.draws, *values.shape[1:])
 
 
@@ -48,12 +48,12 @@ def elbo(score: Float[Tensor, "S M L"], weight: Float[Tensor, "S M"]) -> Float[T
 
 
 def bounds(log_pi: Float[Tensor, "N V"], states: MaskedStates) -> Float[Tensor, " S"]:
-    """`elbo` of every sequence, from log π at the scored positions and the weights of the masks."""
+    """Return the `elbo` of every sequence, from log π at the scored positions and the masks' weights."""
     return elbo(token_scores(log_pi, states), by_sequence(states.row_weight, states))
 
 
 def pair_bounds(log_pi: Float[Tensor, "N V"], states: MaskedStates) -> Float[Tensor, "S J"]:
-    """The estimate of each pair of coupled masks (`Coupled`): the mean of its two rows."""
+    """Return the estimate of each pair of coupled masks (`Coupled`): the mean of its two rows."""
     rows = by_sequence(states.row_weight, states) * token_scores(log_pi, states).sum(-1)
     return rows.view(states.sequences, -1, 2).mean(-1)
 
@@ -67,7 +67,7 @@ def eubo(
 ) -> Float[Tensor, " S"]:
     r"""(n/|U|) (1/β) Σ_{k∈U} log (1/M) Σ_τ 1{k ∈ S_τ} w_τ π(x_k | x_τ)^β, U = ∪ S_τ, all in log space.
 
-    Where a position is masked in one draw alone, its gradient is that of log π, whatever β is.
+    At a position that is masked in only one draw, the gradient is that of log π for any β.
     """
     exponent = beta * score + weight.to(score.dtype).log()[..., None]
     # A position outside U is left out below; a finite filler keeps its gradient 0 and not nan.

@@ -19,7 +19,7 @@ from dtm.models.policy import Policy
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
 TRACE_STEPS = 64
-"""Decoding steps assumed in forecasts."""
+"""Decoding steps assumed in estimates of time and memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,11 +30,11 @@ class TraceRLConfig(IteratingConfig):
     preset: Preset = "fixed"
     """published: the KL is summed over tokens, not averaged."""
     updates: int = 1
-    """μ, updates on one set of rollouts."""
+    """μ, the number of updates per set of rollouts."""
     merged: int = 8
-    """Decoding steps in a segment; each segment is a row."""
+    """Decoding steps per segment; each segment is a row."""
     epsilon: float = 0.2
-    """ε, how far a ratio may leave 1."""
+    """ε, clip range of a ratio around 1."""
     beta: float = 0.01
     """β, weight of the KL to π_a, which drew the rollouts."""
     advantage: AdvantageName = "z-score"
@@ -68,12 +68,12 @@ class TraceRL(Method):
         return ADVANTAGES[self.config.advantage](reward, group)
 
     def masks(self, block: int | None, end_id: int) -> Masking:
-        """The states that the decoder went through."""
+        """Return the states that the decoder went through."""
         return Planned(TraceSegments(self.config.merged), end_id)
 
     @property
     def rows_per_rollout(self) -> int:
-        """Segments of a decoding of `TRACE_STEPS` steps: how many there will be is not known in advance."""
+        """Segments of a decoding of `TRACE_STEPS` steps; the actual number is not known in advance."""
         return max(1, TRACE_STEPS // self.config.merged)
 
     def scored_per_row(self, completion: int, decoding: DecodingConfig) -> int:
@@ -81,7 +81,7 @@ class TraceRL(Method):
         return min(completion, self.config.merged * decoding.most_per_step(completion))
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
-        """Means over tokens and segments, summed over sequences and divided by those of the batch."""
+        """Return means over tokens and segments, summed over sequences and divided by those of the batch."""
         config = self.config
         score = token_scores(policy.log_pi(states), states)
         scored = states.eligible.view(score.shape)

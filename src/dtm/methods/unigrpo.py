@@ -25,9 +25,9 @@ class UniGRPOConfig(IteratingConfig):
 
     name: str = "unigrpo"
     updates: int = 4
-    """μ, updates on one set of rollouts, over which the masks fill up."""
+    """μ, the number of updates per set of rollouts, over which the masks fill up."""
     epsilon: float = 0.5
-    """ε, how far a ratio may leave 1; not published, d1's."""
+    """ε, clip range of a ratio around 1; not published, d1's."""
     beta: float = 0.04
     """β, weight of the KL to π_0; not published, d1's."""
     advantage: AdvantageName = "z-score"
@@ -51,7 +51,7 @@ class UniGRPO(Method):
 
     @property
     def reads_base(self) -> bool:
-        """For the KL."""
+        """Whether the loss needs π_0: for the KL, if β > 0."""
         return self.config.beta > 0
 
     def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
@@ -59,11 +59,11 @@ class UniGRPO(Method):
         return ADVANTAGES[self.config.advantage](reward, group)
 
     def masks(self, block: int | None, end_id: int) -> Masking:
-        """A masked share that rises over the updates of an iteration."""
+        """Return masks whose share rises over the updates of an iteration."""
         return Planned(RisingRatio(self.config.updates), end_id)
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
-        """Means over the masked positions of each row, summed and divided by the rows of the batch."""
+        """Return means over the masked positions of each row, summed and divided by the rows of the batch."""
         score = token_scores(policy.log_pi(states), states)
         scored = states.eligible.view(score.shape)
         share = scored / scored.sum(-1, keepdim=True).clamp(min=1) / states.batch_rows

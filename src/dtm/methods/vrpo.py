@@ -25,9 +25,9 @@ class VRPOConfig(IteratingConfig):
 
     name: str = "vrpo"
     updates: int = 4
-    """μ, updates on one set of rollouts; the published run had fixed pairs."""
+    """μ, the number of updates per set of rollouts; the published run had fixed pairs."""
     draws: int = 8
-    """n_t, masks of each completion, the same for π_θ and π_0."""
+    """n_t, masks per completion, the same for π_θ and π_0."""
     beta: float = 0.2
     """β, sharpness of the preference."""
     sft: float = 0.05
@@ -57,15 +57,15 @@ class VRPO(Method):
 
     @property
     def reads_base(self) -> bool:
-        """The reference of the preference."""
+        """True: π_0 is the reference of the preference."""
         return True
 
     def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
-        """+1 for y_w, −1 for y_l."""
+        """Return +1 for y_w, −1 for y_l, 0 for others."""
         return best_and_worst(reward, group)
 
     def masks(self, block: int | None, end_id: int) -> Masking:
-        """A uniform number of positions, the same masks for π_θ and π_0."""
+        """Return masks of a uniform number of positions, the same for π_θ and π_0."""
         return Planned(UniformCount(self.config.draws), end_id)
 
     @property
@@ -74,7 +74,7 @@ class VRPO(Method):
         return self.config.draws
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
-        """Rows come in pairs, in either order: the credits tell which is which."""
+        """Return the mean loss of the pairs; the sign of the credits marks the better completion."""
         config = self.config
         weight = by_sequence(states.row_weight, states)
         length = by_sequence(states.row_length, states)[:, 0]

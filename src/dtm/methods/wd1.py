@@ -27,15 +27,15 @@ class WD1Config(IteratingConfig):
     preset: Preset = "fixed"
     """published: the loss is not divided by the length, so that the gradient's limit sets the step."""
     updates: int = 12
-    """μ, updates on one set of rollouts; 8 for Sudoku."""
+    """μ, the number of updates per set of rollouts; 8 for Sudoku."""
     psi: float = 1.0
     """ψ = 1/(λ + β), sharpness of the weights e^{±ψA}."""
     prompt_noise: float = 0.15
-    """Chance that a prompt token is hidden."""
+    """Probability that a prompt token is masked."""
     negatives: bool = True
-    """Push completions below the mean down; false keeps the positive weights alone."""
+    """Lower the likelihood of completions below the mean; false: use only the positive weights."""
     over: Literal["group", "buffer"] = "group"
-    """Rows of the softmax: the completions of a prompt, or the whole buffer."""
+    """Set over which the softmax is taken: the completions of a prompt, or the whole buffer."""
 
     def __post_init__(self) -> None:
         check_fields("method", self, updates=AT_LEAST_ONE, psi=POSITIVE, prompt_noise=SHARE_BELOW_1)
@@ -45,7 +45,7 @@ class WD1Config(IteratingConfig):
 class WD1(Method):
     r"""Mean over prompts of Σ_i (w⁻_i − w⁺_i) Φ_i / L, with w^± = softmax over the group of ±ψ A.
 
-    Φ_i = Σ_{k≤n_i} log π_θ(o_ik | prompt) with everything masked. Only the student is asked.
+    Φ_i = Σ_{k≤n_i} log π_θ(o_ik | prompt) with everything masked. Only the student is evaluated.
     """
 
     Config = WD1Config
@@ -53,17 +53,17 @@ class WD1(Method):
     knobs: ClassVar[tuple[Changes, ...]] = ({"psi": 0.3}, {"psi": 3.0})
 
     def credit(self, reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
-        """K (w⁺ − w⁻)."""
+        """Return K (w⁺ − w⁻)."""
         config = self.config
         over = group if config.over == "group" else torch.zeros_like(group)
         return softmax_credit(centred(reward, group), over, config.psi, config.negatives)
 
     def masks(self, block: int | None, end_id: int) -> Masking:
-        """Everything masked, some of the prompt too."""
+        """Return masks of the whole completion and of some prompt tokens."""
         return Planned(FullMask(), end_id, self.config.prompt_noise)
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
-        """Divided by the rows of the batch and, unless as published, by the length."""
+        """Return the loss, divided by the rows of the batch and, unless as published, by the length."""
         score = token_scores(policy.log_pi(states), states)
         likelihood = elbo(score, by_sequence(states.row_weight, states))
         length = 1 if self.config.preset == "published" else states.length

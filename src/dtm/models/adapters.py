@@ -1,7 +1,7 @@
 """LoRA adapters over one shared base: W x becomes W x + (α / r) B A x, with A and B the only new weights.
 
-Student, π_a and π_0 are three models over the same base weights: they share the layers and have block
-modules of their own. No switch turns adapters on and off, so none can be forgotten.
+Student, π_a and π_0 are three models over the same base weights: they share the layers but each has its own
+block modules. So no code needs to turn adapters on and off.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LoRA:
         return self.alpha / self.rank
 
     def resolve(self, linears: Iterable[Linear], family: str) -> tuple[Linear, ...]:
-        """The layers of a declaration that ``targets`` names; a name that matches none is an error.
+        """Return the declared layers that ``targets`` names; a name without a match is an error.
 
         >>> from dtm.models.shape import TransformerConfig
         >>> declared = TransformerConfig(vocab_size=9, mask_id=8, eos_id=0).linears()

@@ -44,8 +44,8 @@ class Denoiser(nn.Module, ABC):
     """B of block-causal attention: a position attends to its own block and to earlier ones. None: full
     attention."""
     block_origin: Literal["column", "token"] = "column"
-    """Where blocks are counted from: a row's first column, where completions begin a block; or its first
-    token, where a prompt may end inside one."""
+    """Origin of the count of blocks: a row's first column, so that completions start a block; or its first
+    token, so that a prompt may end inside a block."""
     fp8: bool = False
     """Whether its linear layers are in eight bits; it then only approximates the model it was made from."""
     compiled: bool = False

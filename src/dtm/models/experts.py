@@ -2,7 +2,7 @@
 
 The matrices of all experts lie in one stack. Tokens are sorted by expert, and each stack is one grouped
 product; on a CPU it is a loop over the experts. The router and its bias are frozen: adapters and training
-change what experts see and compute, and not where tokens go.
+change the inputs and weights of experts, but not the router.
 
 Letters: T tokens, S = T k pairs of a token and one of its experts, D model width, F width of an expert.
 """

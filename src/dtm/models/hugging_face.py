@@ -1,4 +1,4 @@
-"""Any bidirectional `transformers` model as a denoiser, in place: its weights and adapters stay its own."""
+"""Use a bidirectional `transformers` model as a denoiser, without copying its weights and adapters."""
 
 from __future__ import annotations
 

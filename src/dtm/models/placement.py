@@ -1,4 +1,4 @@
-"""Where and how models compute: the device, the precision, and whether blocks are compiled."""
+"""Device, precision and compilation of a run's models."""
 
 from __future__ import annotations
 

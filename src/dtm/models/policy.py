@@ -1,7 +1,7 @@
 """The models of a run: the trained student π_θ, the frozen teacher π_a, the student's average, the base π_0.
 
-They are full copies, or adapters over one shared base. This is decided when the policy is made; other code
-need not know.
+They are full copies, or adapters over one shared base, chosen when the policy is made; other code does not
+depend on it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Policy:
 
     With ``lora`` each is an adapter over the weights of ``base``, which is π_0 and frozen; with ``merge`` π_a
     runs with its adapter merged into copies of the weights. Without ``lora`` the student is ``base`` itself
-    and the others are copies; π_0 is then kept only with ``keep_base``. ``sharded``: the weights of each are
-    shared out over the processes, none of which holds a whole model.
+    and the others are copies; π_0 is then kept only with ``keep_base``. ``sharded``: the weights of each
+    model are sharded over the processes.
     """
 
     def __init__(
@@ -141,12 +141,12 @@ class Policy:
         return made
 
     def gathered(self, model: Denoiser | None = None) -> AbstractContextManager[None]:
-        """A context in which a model, by default π_a, is whole: processes may then make different passes."""
+        """Context with a gathered model, by default π_a, so that processes may make different passes."""
         return gathered(model or self.teacher) if self.sharded else nullcontext()
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """A context whose passes cost nothing: those that a process makes because others make them."""
+        """Context whose passes are not charged: a process makes them only because other processes do."""
         models = [model for model in (self.student, self.teacher, self.base) if model is not None]
         listeners = [model.on_pass for model in models]
         for model in models:
@@ -158,7 +158,7 @@ class Policy:
                 model.on_pass = listener
 
     def _make_sharded(self, base: Transformer, keep_base: bool) -> None:
-        """Shard the student, then fill copies that no process ever held whole."""
+        """Shard the student, then fill sharded copies, without a whole copy in any process."""
         copies = [_blank(base) for _ in range(1 + (self.ema is not None) + keep_base)]
         device = base.embedding.weight.device
         shard(base, base.blocks, device)
@@ -220,7 +220,7 @@ class Policy:
         return frozen_adapted(self.base, self.lora, adapter_weights(self.student))
 
     def _changing(self, model: Denoiser) -> dict[str, nn.Parameter]:
-        """The parameters that differ between the models, by name."""
+        """Return the parameters that differ between the models, by name."""
         return dict(model.named_parameters()) if self.lora is None else adapter_parameters(model)
 
 
@@ -234,7 +234,7 @@ def _transformer(model: Denoiser) -> Transformer:
 
 
 def _blank(model: Transformer) -> Transformer:
-    """A frozen copy of a model whose tensors are on no device."""
+    """Return a frozen copy of a model, on the meta device."""
     memo = {
         id(parameter): nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False)
         for parameter in model.parameters()

@@ -1,4 +1,4 @@
-"""Which experts a token passes through, and how much each of them counts.
+"""Routing: choose the experts of each token, and their weights.
 
     s = softmax(W x) or sigmoid(W x)      scores of the E experts, in float32
     r = s + b                             b: a bias of each expert, where the family has one

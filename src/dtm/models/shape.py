@@ -59,8 +59,8 @@ class TransformerConfig:
     """B of block-causal attention: a position attends to its own block and to earlier ones; 1 is causal.
     None: full attention."""
     block_origin: Literal["column", "token"] = "column"
-    """Where blocks are counted from. column: they are columns of a row, j // B, and a completion begins one
-    (A2D). token: they are counted from a row's first token, and a prompt may end inside one (SDAR)."""
+    """Origin of the count of blocks. column: blocks are columns of a row, j // B, and a completion starts a
+    block (A2D). token: they are counted from a row's first token, and a prompt may end inside one (SDAR)."""
     family: str = "native"
     """Family of checkpoints whose module names adapters and exports use, for example llada."""
 

@@ -1,4 +1,4 @@
-"""Autoregressive models as the start of masked diffusion models: a folder, a GGUF file, or ``smollm2``.
+"""Load autoregressive models as sources of masked diffusion models: a folder, a GGUF file, or ``smollm2``.
 
 `load_causal` loads a Llama, Qwen2 or Qwen3 model as it is. `as_diffusion` makes a masked diffusion model of
 the same weights (A2D): full or block attention, no shift, and one token of the vocabulary as the mask.
@@ -42,7 +42,7 @@ class Source:
     eos_id: int
     """End of turn."""
     name: str
-    """As the user gave it."""
+    """Name or path, as given by the user."""
     path: Path
     """The folder or the GGUF file."""
     sha256: str | None

@@ -38,9 +38,7 @@ def load_tokenizer(folder: Path) -> Any:
     kind = PreTrainedTokenizerFast if whole else Qwen2Tokenizer
     for path in (folder / name for name in ("tokenizer.json", "tokenizer_config.json", *PARTS)):
         size = path.stat().st_size if path.is_file() else 0
-        require(
-            size <= MAX_JSON, f"{path} has {size:,} bytes; at most {MAX_JSON:,} are read", CheckpointError
-        )
+        require(size <= MAX_JSON, f"{path} has {size:,} bytes; the limit is {MAX_JSON:,}", CheckpointError)
     try:
         # Cleaning up would remove spaces that the model wrote, and not every release of transformers does it.
         return kind.from_pretrained(folder, local_files_only=True, clean_up_tokenization_spaces=False)

@@ -1,8 +1,8 @@
-"""Which positions attend to which: full attention, block-causal attention, and the doubled pass of training.
+"""Attention masks: full attention, block-causal attention, and the doubled pass of training.
 
 Blocks are counted from an origin, (j − o) // B: the first column of a row, or its first token. Keys and
-values of a block depend on nothing after it. A padded position attends to itself alone: an empty softmax
-would be nan.
+values of a block do not depend on later positions. A padded position attends only to itself, since an empty
+softmax would be nan.
 
 Letters: B rows, L length, W positions computed.
 """

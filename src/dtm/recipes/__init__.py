@@ -30,7 +30,7 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
 
 
 def recipe(name: str) -> RunConfig:
-    """The configuration of a recipe by name."""
+    """Return the configuration of a recipe by name."""
     if name not in RECIPES:
         raise ConfigError(f"no recipe {name!r}. {nearest(name, RECIPES)}")
     return RECIPES[name]()

@@ -23,7 +23,7 @@ from dtm.config import (
 def maze_small() -> RunConfig:
     """15×15 maze, 0.55M parameters: the whole method in a few minutes on two CPU cores.
 
-    Few, well absorbed phases on fresh rollouts: small buffers and many phases cost validity
+    Few, well absorbed phases on new rollouts: small buffers and many phases reduce validity
     (docs/decisions.md). Blocks of 8 in max-probability order make the base far more consistent than
     any-order decoding does.
     """
@@ -59,7 +59,7 @@ def maze() -> RunConfig:
         replay=ReplayConfig(prompts=2048, completions=8, refresh_every=270, priority=0.5),
         optimizer=OptimizerConfig(lr=1e-4, batch=768, decay=0.8),
         evaluation=EvaluationConfig(prompts=256, completions=4),
-        checkpoint=CheckpointConfig(every=500),  # a phase takes seconds, and its end is saved
+        checkpoint=CheckpointConfig(every=500),  # a phase takes seconds, and is saved at its end
         pretrain=PretrainConfig(steps=16_000, batch=512, lr=2e-3, settle=0.3, after_end=False),
     )
 

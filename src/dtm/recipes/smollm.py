@@ -28,9 +28,9 @@ def _smollm(
 ) -> RunConfig:
     """The common settings: LoRA on all projections, blocks of 32, short phases with fresh prompts in each.
 
-    The block cache is an approximation for full attention. It leaves the accuracy of the base as it is, which
-    two tokens per step do not. Phases are too short for the meter to end them. Micro-batches have 14,000 to
-    22,000 tokens, which keeps a large GPU busy and leaves room for other runs.
+    The block cache is an approximation for full attention. It does not change the accuracy of the base; two
+    tokens per step would. Phases are too short to end by the absorbed share. Micro-batches have 14,000 to
+    22,000 tokens, which keeps a large GPU busy and leaves memory for other runs.
     """
     return RunConfig(
         recipe=f"smollm-{kind}",
@@ -53,8 +53,8 @@ def _smollm(
 def smollm_countdown() -> RunConfig:
     """SmolLM2-135M on Countdown: h = 3, 30 steps of 256 per phase, eight completions of 512 prompts.
 
-    Late in a run most prompts are always right or always wrong, and few rollouts carry a signal. Many
-    prompts and few steps keep a step from seeing the same ones again.
+    Late in a run most prompts are always right or always wrong, and few rollouts have a gradient. With many
+    prompts and few steps, these rollouts are not repeated often.
     """
     return _smollm(
         "countdown",
@@ -86,9 +86,9 @@ def smollm_sudoku() -> RunConfig:
 def smollm_gsm8k() -> RunConfig:
     """SmolLM2-135M on GSM8K: h = 3, 20 steps of 192 per phase, eight completions of 768 questions.
 
-    Two tokens per step, because rollouts of long texts take most of the time; the protocol decodes so too. In
-    long texts one other token changes all that follow, so the audit compares rewards alone. Few answers are
-    right: a large h lets them count, at a low ESS. These settings are not measured yet.
+    Two tokens per step, as in the protocol, because rollouts of long texts take most of the time. In long
+    texts one different token changes all later ones, so the audit compares only rewards. Few answers are
+    right: a large h gives them weight, at a low ESS. These settings are not measured yet.
     """
     config = _smollm(
         "gsm8k",

@@ -1,4 +1,4 @@
-"""A README for a model's folder: what the model is, how it was made, and its results."""
+"""Write a model card: a README with the model's origin, settings and results."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ USES = {
 
 
 CURVES, FINGERPRINT = "curves.png", "fingerprint.json"
-"""Files beside the card."""
+"""Other files in the card's folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """What an export has beside the model."""
+    """Records about the model that an export has in addition to it."""
 
     fingerprint: Mapping[str, Mapping[str, Any]]
-    """Everything that decides the run's result apart from the method, in groups; empty: not recorded."""
+    """Fingerprint of the run, in groups; empty: not recorded."""
     curves: bool
     """Whether there is a figure of the held-out measures."""
 
@@ -47,7 +47,7 @@ def model_card(
     results: Sequence[Mapping[str, Any]] = (),
     beside: Provenance | None = None,
 ) -> str:
-    """The card of a run's model; ``results`` are those of published protocols (`dtm eval --task`)."""
+    """Return the card of a run's model; ``results`` are those of published protocols (`dtm eval --task`)."""
     sections = [
         _front_matter(config, form),
         f"# {config.recipe}, {_how(config, summary)}",
@@ -72,12 +72,12 @@ def _how(config: RunConfig, summary: Mapping[str, Any]) -> str:
 
 
 def _has_learnt(summary: Mapping[str, Any]) -> bool:
-    """Whether the held-out reward rose; runs of earlier releases do not say, and are taken to have learnt."""
+    """Return whether the held-out reward rose; true for runs of earlier releases, which did not record it."""
     return bool(summary.get("outcome", {"kind": "learnt"})["kind"] == "learnt")
 
 
 def _front_matter(config: RunConfig, form: Form) -> str:
-    """Front matter for the hub; a base in a local folder is not named."""
+    """Return the front matter for the hub, without the name of a base in a local folder."""
     base = str(config.model.base)
     named = (
         [f"base_model: {base}"] if re.fullmatch(r"[\w.-]+/[\w.-]+", base) and not Path(base).exists() else []
@@ -120,7 +120,7 @@ def _facts(config: RunConfig, summary: Mapping[str, Any]) -> list[str]:
 
 
 def without_folders(text: str) -> str:
-    """A path without the folders of one machine; other texts, such as names of the hub, as they are.
+    """Shorten a path by this machine's folders; return other texts, such as names of the hub, unchanged.
 
     >>> without_folders("/somewhere/my.py:reward"), without_folders("/somewhere/first/model")
     ('my.py:reward', 'first/model')
@@ -180,7 +180,7 @@ def _result(result: Mapping[str, Any]) -> str:
 
 
 def _fingerprint(groups: Mapping[str, Mapping[str, Any]]) -> str:
-    """A hash of each group that decides the run's result, and the packages."""
+    """Format a hash of each group of the fingerprint, and the packages."""
     if not groups:
         return ""
     rows = [f"| {words} | `{digest([groups[name]])}` |" for name, words in GROUPS.items() if name in groups]

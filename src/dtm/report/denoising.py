@@ -15,12 +15,12 @@ from dtm.engine.frames import Frame
 MASK = "░"
 STYLES = {"masked": "dim", "new": "bold green", "old": ""}
 SECONDS, LONGEST = 8.0, 0.15
-"""Seconds of the whole replay, and of a frame at most."""
+"""Longest time of the whole replay, and of a frame, in seconds."""
 SNAPSHOTS = 5
-"""Frames shown where there is no terminal."""
+"""Frames printed without a terminal."""
 
 Read = Callable[[Sequence[int]], str]
-"""Token ids as text, without special tokens."""
+"""Function that decodes token ids to text, without special tokens."""
 
 
 def show(frames: Sequence[Frame], read: Read, console: Console) -> None:
@@ -58,9 +58,9 @@ def _caption(frame: Frame, frames: Sequence[Frame]) -> Text:
 
 
 def drawn(frame: Frame, read: Read) -> Text:
-    """A frame as text: masks where tokens are not revealed yet, the newest tokens highlighted.
+    """Format a frame as text: masks for tokens not yet revealed, the newest tokens highlighted.
 
-    End tokens are not drawn, so the masks after the end of a text vanish one by one.
+    End tokens are not shown, so the masks after the end of a text disappear one by one.
     """
     parts = ((MASK * len(ids) if kind == "masked" else read(ids), STYLES[kind]) for kind, ids in frame.runs)
     return Text.assemble(*parts)

@@ -18,11 +18,11 @@ from dtm.loop.policy import Loop, number
 from dtm.runs.events import Event
 
 PLAIN_EVERY = 10.0
-"""Seconds between lines where there is no terminal to redraw."""
+"""Seconds between printed lines without a terminal."""
 
 
 class Display:
-    """Follows a run's events: phase, tilt, reward, absorbed fraction, ESS, rollouts per second, time left."""
+    """Callback that shows a run: phase, tilt, reward, absorbed share, ESS, rollouts per second, time left."""
 
     def __init__(self, config: RunConfig, loop: Loop, console: Console | None = None) -> None:
         self.config, self.loop = config, loop
@@ -67,7 +67,7 @@ class Display:
             self._say(f"stopped: {values['reason']}")
 
     def _audit(self, values: Mapping[str, Any]) -> None:
-        """Show the audit of decoding shortcuts in the live line; a fallback has a line of its own."""
+        """Show the audit of decoding in the live line; print a fallback on a separate line."""
         self.latest["audit"] = (
             f"  {values['agreement']:.0%} as exact decoding, reward {values['reward_shift']:+.3f}"
         )
@@ -91,7 +91,7 @@ class Display:
         else:
             done = min(self.budget.share(v), 1.0)
         if self.start is None:
-            self.start = done  # a resumed run has not spent its time here
+            self.start = done  # time before a resume does not count
         spent = time.perf_counter() - self.begin
         left = f"{_clock(spent * (1 - done) / (done - self.start))} left" if done > self.start else ""
         speed = f"{number(v['per_second'], 0)} rollouts/s{v['audit']}"
@@ -107,7 +107,7 @@ def _clock(seconds: float) -> str:
 
 
 class PretrainDisplay:
-    """Follows a pretraining: the bound on held-out examples, steps per second, time left."""
+    """Callback that shows a pretraining: the held-out bound, steps per second, time left."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console()
@@ -119,7 +119,7 @@ class PretrainDisplay:
         pass
 
     def __call__(self, event: Event) -> None:
-        """One line for each report."""
+        """Print one line per report."""
         v = event.values
         left = _clock((v["steps"] - event.step) / v["steps_per_second"])
         speed = f"{v['steps_per_second']:.3g} steps/s"
@@ -133,7 +133,7 @@ class PretrainDisplay:
 
 
 def summary_table(summary: dict[str, Any]) -> Table:
-    """Base, tuned and best possible, and the share of the gap that was closed."""
+    """Return a table of base, tuned and best possible measures, with the share of the gap closed."""
     closed = summary.get("gap_closed")
     title = f"{summary['recipe']}, seed {summary['seed']}: {summary['finished']}"
     before, after = (summary[model]["reward"] for model in ("base", "tuned"))
@@ -149,7 +149,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
 
 
 def measures_table(results: dict[str, Evaluation]) -> Table:
-    """One column for each model measured."""
+    """Return a table with a column per measured model."""
     first = next(iter(results.values()))
     table = Table(_names(), *results, "best possible")
     for name in first.measures:

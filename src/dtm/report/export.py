@@ -1,4 +1,4 @@
-"""A run's model as a folder for others: an adapter, merged weights, or all weights, each with its card."""
+"""Export a run's model to a folder for others: an adapter, merged weights, or all weights, with a card."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dtm.runs.folder import RunFolder, make_folder, read_object, reading
 from dtm.writing import copy_file, save_figure, write_json, write_text
 
 TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template*", "added_tokens.json", *PARTS)
-"""Files of a base that a model with all its weights needs too."""
+"""Files of the base that an export with all weights also needs."""
 
 
 def export_run(run: RunFolder, out: Path, merged: bool = False) -> None:
@@ -38,7 +38,7 @@ def export_run(run: RunFolder, out: Path, merged: bool = False) -> None:
     )
     require(
         has_adapter or not merged,
-        f"{run.path} trained all weights and has no adapter to merge; leave --merged out",
+        f"{run.path} trained all weights and has no adapter to merge: leave --merged out",
     )
     made_by, groups = {"commit": run.started.get("commit")}, _fingerprint(run)  # before anything is written
     form: Form = "weights" if not has_adapter else "merged" if merged else "adapter"
@@ -72,7 +72,7 @@ def _fingerprint(run: RunFolder) -> dict[str, Any]:
 
 
 def _curves(run: RunFolder, out: Path) -> bool:
-    """Draw the held-out measures against the optimiser's steps; False where the run has logged none."""
+    """Draw the held-out measures against the optimiser's steps; return False if the run has logged none."""
     events = read_events(run.metrics, "evaluation") if run.metrics.is_file() else []
     rows = [{**row, "tilt": row["step"]} for row in events]
     if rows:
@@ -87,5 +87,5 @@ def _copy(files: Iterable[Path], out: Path) -> None:
 
 
 def _results(run: RunFolder) -> list[dict[str, Any]]:
-    """Results of `dtm eval --task` for this run."""
+    """Read the results of `dtm eval --task` for this run."""
     return [read_result(path) for path in sorted((run.path / FOLDER).glob("*.json"))]

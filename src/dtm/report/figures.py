@@ -1,6 +1,6 @@
 """Figures of a run, drawn from its logged rows.
 
-They are bare `Figure` objects, never pyplot's: no global state, no window, safe on any machine.
+They are `Figure` objects without pyplot: no global state and no window.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SHARES = {"accuracy", "accuracy_mul_div", "valid", "distinct"}
 
 
 def annealing_figure(*runs: Rows, best: float | None = None, axis: str = "tilt $a$") -> Figure:
-    """The measures of `PANELS` against the tilt a, for the seeds of one setting."""
+    """Plot the measures of `PANELS` against the tilt a, for the seeds of one setting."""
     return comparison_figure({"": runs}, best, axis)
 
 
@@ -56,18 +56,18 @@ def comparison_figure(
     panels: Mapping[str, str] = PANELS,
     styles: Sequence[tuple[str, str]] = STYLES,
 ) -> Figure:
-    """Measures against the tilt a, a panel for each of ``panels`` that the rows have.
+    """Plot measures against the tilt a, with a panel for each of ``panels`` that the rows have.
 
     A row has "tilt" (or another amount, named by ``axis``) and some of the keys of ``panels``. The runs
-    (seeds) of a setting become their mean and the band from the lowest to the highest, over the tilts that
-    all of them reached; between two evaluations a run is interpolated. ``best`` is the highest mean reward
-    that is possible.
+    (seeds) of a setting are shown as their mean and the band from the lowest to the highest, over the tilts
+    that all of them reached; between evaluations a run is interpolated. ``best`` is the highest possible mean
+    reward.
     """
     everything = [run for runs in settings.values() for run in runs]
     keys = [key for key in panels if all(key in row for run in everything for row in run)]
     require(
         bool(everything) and all(everything) and bool(keys),
-        f"nothing to draw: every run needs evaluations, all with one of {', '.join(panels)}",
+        f"no measures to plot: every run needs evaluations with at least one of {', '.join(panels)}",
     )
     legend = len(settings) > 1
     size = 3.1 * len(keys) + 0.3, 3.3 if legend else 2.9
@@ -90,7 +90,7 @@ def comparison_figure(
 
 
 def _curve(axes: Axes, runs: Sequence[Rows], key: str, colour: str, style: str, name: str) -> None:
-    """The mean of the runs with a dot at every evaluation, and the band between the extremes."""
+    """Plot the mean of the runs with a dot at every evaluation, and the band between the extremes."""
     curves = [{row["tilt"]: row[key] for row in run} for run in runs]
     reached = min(max(curve) for curve in curves)
     tilts = sorted({tilt for curve in curves for tilt in curve if tilt <= reached})
@@ -103,7 +103,7 @@ def _curve(axes: Axes, runs: Sequence[Rows], key: str, colour: str, style: str, 
 
 
 def _references(axes: Axes, base: float, best: float | None) -> None:
-    """Lines at the base's reward and at the best possible one, with labels."""
+    """Plot labelled lines at the base's reward and at the best possible one."""
     axes.axhline(base, color=GREY, linewidth=1, linestyle=":")
     _name(axes, f"base {base:.3g}", (0.98, base), below=True)
     if best is not None:
@@ -113,7 +113,7 @@ def _references(axes: Axes, base: float, best: float | None) -> None:
 
 
 def _name(axes: Axes, text: str, at: tuple[float, float], *, below: bool) -> None:
-    """Label a line where a rising curve does not hide the text: right below it, or left above it."""
+    """Label a line where a rising curve does not cover the text: right below it, or left above it."""
     axes.annotate(
         text,
         at,

@@ -1,10 +1,10 @@
-"""The manifest of a results folder: which command at which commit wrote each file.
+"""The manifest of a results folder: the command and the commit that wrote each file.
 
     results/manifest.json   {table: {files: {path: sha256}, command, commit, machine, seeds, inputs, old}}
 
-A study records its table when it writes it (`record`); `check` then says which file was changed by hand,
-belongs to no table, or is not the result of one command at one commit. A table that does not meet this says
-why in ``old``, until it is made again.
+A study records its table when it writes it (`record`). `check` then reports files that were changed by hand,
+belong to no table, or do not come from one command at one commit. The entry of such a table has the reason in
+``old``, until the table is made again.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ COMMAND = re.compile(r"(python \S+\.py|dtm \w+)( .*)?")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Provenance:
-    """Where the files of one table come from."""
+    """Origin of the files of one table."""
 
     command: str
-    """The command that writes them, as typed in the root of the repository."""
+    """Command that writes them, run in the root of the repository."""
     commit: str
-    """The commit that it ran at."""
+    """Commit at which it ran."""
     machine: Mapping[str, Any]
     """Processor or GPU, and versions."""
     seeds: Sequence[int] = ()
     """Seeds of the runs."""
     inputs: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of the data sets that went in, by name."""
+    """SHA-256 of the data sets that were used, by name."""
     old: str | None = None
-    """Why the table does not come from one command at one commit; None: it does."""
+    """Reason why the table does not come from one command at one commit; None: it does."""
 
 
 def record(results: Path, table: str, files: Iterable[Path], made: Provenance) -> None:
-    """Note in the results' manifest how the files of a table were made; replaces the table's last entry."""
+    """Write the origin of a table's files to the manifest, in place of the table's last entry."""
     entries = read(results) if (results / MANIFEST).is_file() else {}
     hashes = {path.relative_to(results).as_posix(): sha256(path) for path in sorted(files)}
     entries[table] = {"files": hashes, **asdict(made)}
@@ -52,7 +52,7 @@ def record(results: Path, table: str, files: Iterable[Path], made: Provenance) -
 
 
 def read(results: Path) -> dict[str, Any]:
-    """The tables of a manifest."""
+    """Read the tables of a manifest."""
     path = results / MANIFEST
     require(path.is_file(), f"no {path}: give the folder of results that has it", DataError)
     try:
@@ -68,7 +68,7 @@ def read(results: Path) -> dict[str, Any]:
 
 
 def check(results: Path) -> list[str]:
-    """What is wrong with the files of a results folder, one sentence each."""
+    """Return the problems of a results folder, one sentence each."""
     entries, problems, owners = read(results), list[str](), dict[str, str]()
     for table, entry in entries.items():
         for name, expected in entry.get("files", {}).items():
@@ -87,7 +87,7 @@ def check(results: Path) -> list[str]:
 
 
 def _flaws(entry: Mapping[str, Any]) -> list[str]:
-    """What keeps an entry from being one command at one commit."""
+    """Return the reasons why an entry is not one command at one commit."""
     flaws = []
     if not COMMAND.fullmatch(str(entry.get("command"))):
         flaws.append(f"{entry.get('command')!r} is no command")
@@ -99,5 +99,5 @@ def _flaws(entry: Mapping[str, Any]) -> list[str]:
 
 
 def sha256(path: Path) -> str:
-    """The hash of a file's bytes."""
+    """Return the hash of a file's bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""Whether a run has learnt, in one line that a person can act on."""
+"""Classify the outcome of a run: whether it has learnt, and if not, the cause and the remedy."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def outcome(
 ) -> dict[str, str]:
     """Return the kind of a finished run's outcome and a sentence about it, from its summary and phases.
 
-    A run has learnt where the held-out reward rose by more than `CERTAIN` standard errors ("rise_error" of
-    the summary; without it, where it rose at all). Where it did not, the phases tell why: they took no step,
-    their weights rested on few rollouts, or the updates did not follow them. ``anneals``: phases have a tilt.
+    A run has learnt if the held-out reward rose by more than `CERTAIN` standard errors ("rise_error" of the
+    summary; without it, if it rose at all). If not, the phases show the cause: they took no step, their ESS
+    was low, or the updates were too small. ``anneals``: phases have a tilt.
     """
     before, after = summary["base"]["reward"], summary["tuned"]["reward"]
     error = summary.get("rise_error")
@@ -54,7 +54,7 @@ def outcome(
 
 
 def sentence(found: Mapping[str, str]) -> str:
-    """The outcome as one line."""
+    """Format the outcome as one line."""
     return f"{found['kind']}: {found['text']}"
 
 

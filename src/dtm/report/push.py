@@ -15,10 +15,10 @@ _REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 def require_hub(repository: str) -> None:
-    """Refuse a repository that cannot be written to, before any work.
+    """Raise an error for a repository that cannot be written to, before any work.
 
-    The name must be USER/NAME, the package must be installed, and the login must be one that may write to
-    USER, who is the one logged in or one of their organisations.
+    The name must be USER/NAME, the package must be installed, and the login must have write access. USER is
+    the logged-in user or one of their organisations.
     """
     require(
         _REPOSITORY.fullmatch(repository) is not None,
@@ -37,7 +37,7 @@ def require_hub(repository: str) -> None:
         found = HfApi().whoami()
     except LocalTokenNotFoundError:
         raise ConfigError(f"--push {repository}: not logged in to the hub. {LOGIN}") from None
-    except Exception as problem:  # a refused token, no network, a proxy: the package has many ways
+    except Exception as problem:  # an invalid token, no network, a proxy: many types of error
         raise ConfigError(
             f"--push {repository}: the hub did not accept the login: {problem}. {LOGIN}; without a network, "
             "leave out --push, and upload the folder later with `hf upload`"
@@ -54,7 +54,7 @@ def require_hub(repository: str) -> None:
 
 
 def local_base(folder: Path) -> str | None:
-    """The base of an exported adapter, if it is a folder of this machine, which others cannot load."""
+    """Return the base of an exported adapter if it is a local folder, which others cannot load."""
     if not (folder / ADAPTER).is_file():
         return None
     base = str(read_object(folder / ADAPTER)["base_model_name_or_path"])
@@ -62,10 +62,9 @@ def local_base(folder: Path) -> str | None:
 
 
 def push_folder(folder: Path, repository: str, message: str, private: bool = False) -> str:
-    """Upload a folder as a model of the hub; the address of its page.
+    """Upload a folder as a model of the hub; return the URL of its page.
 
-    The repository is made if it is not there. A new one is public, or as the owner has set for new ones,
-    unless it is to be ``private``.
+    The repository is created if it does not exist, public by the owner's default unless ``private``.
     """
     from huggingface_hub import HfApi
 
@@ -73,7 +72,7 @@ def push_folder(folder: Path, repository: str, message: str, private: bool = Fal
     try:
         address = hub.create_repo(repository, private=private or None, exist_ok=True)
         hub.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
-    except Exception as problem:  # the export has succeeded, and is kept
+    except Exception as problem:  # keep the export, which has succeeded
         raise DtmError(
             f"the upload to {repository} failed: {problem}\nThe model is in {folder}. Try again with: "
             f"hf upload {repository} {folder}"

@@ -1,4 +1,4 @@
-"""What a finished run leaves behind: a summary, a model card, and a picture of its samples."""
+"""Write the report of a finished run: a summary, a model card, and a picture of its samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Sample = tuple[Any, Any, Any]
 
 
 def write_report(folder: RunFolder, assembly: Assembly, progress: Progress) -> dict[str, Any]:
-    """``summary.json``, the model card, and the task's picture, from what the run has logged."""
+    """Write ``summary.json``, the model card and the task's picture, from the run's logs."""
     config, task, loop = assembly.run_config, assembly.task, assembly.loop
     summary = summarise(config, progress, folder.started.get("commit"))
     left_out = getattr(task, "too_long", {})
@@ -34,7 +34,7 @@ def write_report(folder: RunFolder, assembly: Assembly, progress: Progress) -> d
     before, after = (read_samples(folder.samples, first) for first in (True, False))
     summary["rise_error"] = rise_error(before, after)
     summary["outcome"] = outcome(summary, read_events(folder.metrics, "phase"), loop.measures_absorbed)
-    # Samples may have been lost; that is no reason not to finish.
+    # A run whose samples are lost can still finish.
     picture = task.picture(*map(_shown, (before, after))) if before and after else None
     if picture is not None:
         save_figure(picture, folder.figures / "samples.png")
@@ -45,7 +45,7 @@ def write_report(folder: RunFolder, assembly: Assembly, progress: Progress) -> d
 
 
 def summarise(config: RunConfig, progress: Progress, commit: str | None = None) -> dict[str, Any]:
-    """Base and tuned measures side by side, and the share of the possible gain that was reached."""
+    """Return base and tuned measures, and the share of the possible gain that was reached."""
     base, tuned = progress.evaluations[0], progress.evaluations[-1]
     summary: dict[str, Any] = {
         "recipe": config.recipe,
@@ -72,8 +72,7 @@ def summarise(config: RunConfig, progress: Progress, commit: str | None = None) 
 def rise_error(before: Sequence[Sample], after: Sequence[Sample]) -> float | None:
     """Return the standard error of the rise in mean reward between two evaluations; None if it is not known.
 
-    Prompts are the units: each has its own rise. Of fewer than `FEWEST` prompts, whose spread says little,
-    the completions are.
+    It comes from the rises of the prompts, or from the completions if there are fewer than `FEWEST` prompts.
     """
     rewards = [_by_prompt(before), _by_prompt(after)]
     prompts = [prompt for prompt in rewards[0] if prompt in rewards[1]]
@@ -87,7 +86,7 @@ def rise_error(before: Sequence[Sample], after: Sequence[Sample]) -> float | Non
 
 
 def read_samples(folder: Path, first: bool) -> list[Sample]:
-    """Return prompts, completions and rewards of the first or the last evaluation; none without a file."""
+    """Read prompts, completions and rewards of the first or the last evaluation; empty without a file."""
     files = sorted(folder.glob("*.jsonl"))
     names = ("prompt", "completion", "reward")
     rows = read_lines(files[0 if first else -1], names) if files else ()

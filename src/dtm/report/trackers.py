@@ -1,7 +1,7 @@
 """Send a run's events to TensorBoard, Weights & Biases or Trackio; metrics.jsonl stays the source.
 
-A tracker gets the numbers of every event and a table of samples at each evaluation. A run that is resumed
-goes on in the same run of the tracker. One that fails is warned of once, and the training goes on without it.
+A tracker gets the numbers of every event and a table of samples at each evaluation. A resumed run continues
+the same run of the tracker. A tracker that fails causes one warning, and the training continues without it.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ PREFIX = {
     "phase": "phase",
     "audit": "audit",
 }
-"""Kind of event → what its numbers are filed under."""
+"""Kind of event → prefix of the names of its numbers."""
 SAMPLES, CLIP = 64, 500
-"""Samples of a table, and characters of a text in it."""
+"""Number of samples in a table, and of characters in a text."""
 NAMES = "trackers.json"
-"""The file of a run's folder that names its run in each tracker."""
+"""File of a run's folder with its name in each tracker."""
 COLUMNS = ("reward", "prompt", "completion")
 
 Row = tuple[float, str, str]
 
 
 class Identity(NamedTuple):
-    """A run of a tracker: chosen once, and the same after a resume."""
+    """Identity of a run in a tracker, kept after a resume."""
 
     id: str
     title: str
-    """What the tracker shows: the one that --track gives, or the name of the run's folder."""
+    """Title in the tracker: that of --track, or the name of the run's folder."""
 
 
 def numbers(event: Event) -> dict[str, float]:
-    """The finite numbers of an event by name; none for an event that has no curve.
+    """Return the finite numbers of an event by name; empty for an event without curves.
 
     >>> numbers(Event("step", 3, {"loss": 0.5, "absorbed": None, "cause": "x"}))
     {'train/loss': 0.5}
@@ -63,7 +63,7 @@ def numbers(event: Event) -> dict[str, float]:
 
 
 def sample_rows(event: Event) -> list[Row]:
-    """Samples of an evaluation, evenly over the order of their rewards."""
+    """Select samples of an evaluation, evenly over the order of their rewards."""
     values = [event.values[name] for name in ("rewards", "prompts", "completions")]
     ranked = sorted(zip(*values, strict=True), key=lambda row: -row[0])
     chosen = [ranked[place] for place in spread_out(len(ranked), SAMPLES)]
@@ -74,7 +74,7 @@ def sample_rows(event: Event) -> list[Row]:
 
 
 class Tracker(Protocol):
-    """Where numbers and samples go."""
+    """Interface of a tracker, which receives numbers and samples."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Add points to curves."""
@@ -91,12 +91,12 @@ class Tracker(Protocol):
 
 @final
 class TensorBoard:
-    """Event files in ``RUN/tensorboard``; look at them with ``tensorboard --logdir RUN``."""
+    """Event files in ``RUN/tensorboard``; view them with ``tensorboard --logdir RUN``."""
 
     def __init__(self, folder: RunFolder, config: RunConfig, identity: Identity, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # Points after a resumed step were drawn before the stop, and are drawn again.
+        # Points after the resumed step were logged before the stop, and are logged again.
         purge = {} if step == 0 else {"purge_step": step + 1}
         self._writer = SummaryWriter(str(folder.path / "tensorboard"), **purge)
 
@@ -118,7 +118,7 @@ class TensorBoard:
 
 @final
 class Wandb:
-    """A run of Weights & Biases, in the project ``WANDB_PROJECT`` (dtm); ``WANDB_MODE=offline`` works."""
+    """A run of Weights & Biases, in the project ``WANDB_PROJECT`` (dtm); supports ``WANDB_MODE=offline``."""
 
     def __init__(self, folder: RunFolder, config: RunConfig, identity: Identity, step: int) -> None:
         import wandb
@@ -132,7 +132,7 @@ class Wandb:
             resume="allow",
             config=leaves(config),
         )
-        # Curves have an axis of their own: wandb's step never goes back, and that of a resumed run does.
+        # Curves use a custom axis: wandb's step cannot decrease, and that of a resumed run does.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
@@ -152,7 +152,7 @@ class Wandb:
 
 @final
 class Trackio:
-    """A run of Trackio, in the project ``TRACKIO_PROJECT`` (dtm); look at it with ``trackio show``."""
+    """A run of Trackio, in the project ``TRACKIO_PROJECT`` (dtm); view it with ``trackio show``."""
 
     def __init__(self, folder: RunFolder, config: RunConfig, identity: Identity, step: int) -> None:
         import trackio
@@ -188,7 +188,7 @@ TRACKERS: dict[str, type[TensorBoard] | type[Wandb] | type[Trackio]] = {
 
 
 def require_tracker(track: str) -> None:
-    """Refuse a tracker, NAME or NAME:TITLE, that is unknown, not installed or not logged in."""
+    """Raise an error for a tracker, NAME or NAME:TITLE, that is unknown, not installed or not logged in."""
     name = track.partition(":")[0]
     require(name in TRACKERS, f"--track: no tracker {name!r}. {nearest(name, TRACKERS)}")
     require(
@@ -202,7 +202,7 @@ def require_tracker(track: str) -> None:
 
         try:
             is_known = bool(wandb.login(prompt=False))
-        except Exception as problem:  # its errors have changed their names from release to release
+        except Exception as problem:  # the names of its errors differ between releases
             raise ConfigError(f"--track wandb: the login failed: {problem}. {LOGIN}") from None
         require(is_known, f"--track wandb: not logged in. {LOGIN}")
 
@@ -211,7 +211,7 @@ LOGIN = "Run `wandb login`, or set WANDB_MODE=offline and send the run later wit
 
 
 class Track:
-    """A callback that sends a run's events to a tracker, opened with the first event."""
+    """Callback that sends a run's events to a tracker, opened at the first event."""
 
     def __init__(self, track: str, folder: RunFolder, config: RunConfig) -> None:
         self.folder, self.config = folder, config
@@ -242,25 +242,25 @@ class Track:
     def _guarded(self, act: Any) -> None:
         try:
             act()
-        except Exception as problem:  # a server or a full disk elsewhere must not end a training run
+        except Exception as problem:  # a failed server or disk of the tracker must not stop the training
             self._has_failed = True
             notice = f"{self.name} failed and gets no more events: {problem}. metrics.jsonl has them all"
             warnings.warn(notice, DtmWarning, stacklevel=3)
 
 
 def _identity(folder: RunFolder, name: str, title: str) -> Identity:
-    """The run of a tracker for this run; a title that is given later changes nothing."""
+    """Return the identity of this run in a tracker; it keeps its first title."""
     path = folder.path / NAMES
     known = read_object(path) if path.is_file() else {}
     if name not in known:
         known[name] = {"id": uuid.uuid4().hex[:10], "title": title or folder.path.name}
         write_json(path, known)
     found = known[name]
-    if isinstance(found, str):  # runs that started before there were titles
+    if isinstance(found, str):  # runs of releases without titles
         return Identity(found, folder.path.name)
     return Identity(**found)
 
 
 def _cell(text: str) -> str:
-    """A text inside a table of Markdown."""
+    """Escape a text for a table of Markdown."""
     return escape(text).replace("|", "&#124;").replace("\n", "<br>")

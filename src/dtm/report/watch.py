@@ -1,4 +1,4 @@
-"""Serve a page on this machine alone, made anew whenever its runs have written something."""
+"""Serve a page only on this machine, and update it when its runs write new data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WATCHED = ("config.yaml", "metrics.jsonl", "summary.json", "samples")
 
 
 class Watch(ThreadingHTTPServer):
-    """A server of one page: ``/`` is the page, ``/data.json`` its data with a tag that changes with it."""
+    """Server of one page: ``/`` is the page, ``/data.json`` its data, with a tag that changes with it."""
 
     daemon_threads = True
 
@@ -33,11 +33,11 @@ class Watch(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """Address of the page."""
         return f"http://{HOST}:{self.server_port}/"
 
     def tag(self) -> str:
-        """Changes whenever a file of a run does."""
+        """Tag that changes when a file of a run changes."""
         states = hashlib.blake2b(digest_size=12)
         for path in self._files():
             found = path.stat()
@@ -45,7 +45,7 @@ class Watch(ThreadingHTTPServer):
         return f'"{states.hexdigest()}"'
 
     def data(self) -> dict[str, Any]:
-        """The data of the page, made once for each tag."""
+        """Data of the page, computed once per tag."""
         with self._lock:
             tag = self.tag()
             if self._made[0] != tag:
@@ -60,7 +60,7 @@ class Watch(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers the page and its data; refuses other names of this machine, which other sites could use."""
+    """Serve the page and its data; reject requests for other host names (DNS rebinding)."""
 
     server: Watch
 
@@ -81,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             data = self.server.data()
             page = embedded(data) if self.path == "/data.json" else render(data, live=True)
-        except (DtmError, OSError) as problem:  # a run's folder may be half written, or gone
+        except (DtmError, OSError) as problem:  # a run's folder may be incomplete, or deleted
             self._answer(503, "text/plain", str(problem))
             return
         kind = "application/json" if self.path == "/data.json" else "text/html"
@@ -100,4 +100,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Print nothing: a page asks every two seconds."""
+        """Print nothing, since a page sends a request every two seconds."""

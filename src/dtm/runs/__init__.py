@@ -1,1 +1,1 @@
-"""A run on disk: its folder, checkpoints, events and signals."""
+"""Runs on disk: folders, checkpoints, events, locks and signals."""

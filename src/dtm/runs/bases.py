@@ -1,4 +1,4 @@
-"""The base π_0 of a run: where it lies, and loading it with checks against the task."""
+"""Find and load the base π_0 of a run, and check it against the task."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from dtm.runs.folder import RUNS, RunFolder
 from dtm.tasks.base import Task
 
 GIVEN = "given as an object"
-"""In place of a base's folder, for a model that was given to `dtm.train`."""
+"""Value of model.base for a model that was given to `dtm.train` as an object."""
 SOURCES = ("smollm2",)
-"""Sources that `dtm adapt` knows by name; here they stand for the newest model adapted from them."""
+"""Sources of `dtm adapt`; as model.base they mean the newest model adapted from them."""
 UNTRAINED = ("penalty",)
-"""Fields of a task that a base does not depend on."""
+"""Fields of a task on which a base does not depend."""
 
 
 def asked_for(model: ModelConfig) -> Asked:
-    """The settings of a configuration that precede those of the base's files."""
+    """Return the settings of a configuration that precede those of the base's files."""
     return Asked(mask_token=model.mask_token, attention=model.attention, block=model.block)
 
 
 def is_factory(base: str | None) -> bool:
-    """Whether a base is a user's function that makes the model: path/to/file.py:function."""
+    """Return whether a base is a user's function that makes the model: path/to/file.py:function."""
     return base is not None and ".py:" in base
 
 
 def find_base(config: RunConfig) -> Path | None:
-    """The folder of the base: the one named, shipped or downloaded, or the recipe's latest pretraining.
+    """Return the folder of the base: named, shipped or downloaded, or from the recipe's latest pretraining.
 
-    None where there is none yet, or where a user's function makes the model.
+    None if there is no base yet, or if a user's function makes the model.
     """
     base = config.model.base
     if is_factory(base) or base == GIVEN:
@@ -72,7 +72,7 @@ def find_base(config: RunConfig) -> Path | None:
 
 
 def located(config: RunConfig) -> RunConfig:
-    """The configuration with the absolute path of a base that lies on disk, so that any folder finds it."""
+    """Make the path of a base on disk absolute, so that the configuration works in any folder."""
     base = config.model.base
     if base is None or not Path(base.partition(".py:")[0] + ".py" if is_factory(base) else base).exists():
         return config
@@ -80,12 +80,12 @@ def located(config: RunConfig) -> RunConfig:
 
 
 def is_newest(base: str | None, folder: Path) -> bool:
-    """Whether a base's name stands for the newest model under ``runs/``: later it may be another one."""
+    """Return whether a base's name means the newest model under ``runs/``, which may change later."""
     return base is None or (folder.parents[1:2] == (RUNS,) and not Path(base).is_dir())
 
 
 def no_base(config: RunConfig) -> ConfigError:
-    """The error of a run that has no base to start from."""
+    """Return the error of a run without a base."""
     return ConfigError(
         f"recipe {config.recipe!r} has no pretrained base, and there is no finished pretraining of it "
         f"under {RUNS}/. Run `dtm pretrain {config.recipe}` first, or name a folder with --model.base"
@@ -108,7 +108,7 @@ def load_base(config: RunConfig, folder: Path | None, task: Task, placement: Pla
     folder = find_base(config) if folder is None else folder
     if folder is None:
         raise no_base(config)
-    # A frozen base is kept in the precision it runs in; weights that are trained stay in float32.
+    # A frozen base has the precision of the passes; trained weights stay in float32.
     dtype = torch.float32 if config.adapter.rank is None else placement.dtype
     asked = asked_for(config.model)
     model = load_model(folder, dtype=dtype, device=placement.device, nf4=config.model.nf4, asked=asked)
@@ -118,7 +118,7 @@ def load_base(config: RunConfig, folder: Path | None, task: Task, placement: Pla
 
 
 def check_base(model: Denoiser, source: str, config: RunConfig, task: Task) -> Denoiser:
-    """Refuse a model whose vocabulary is not the task's."""
+    """Raise an error for a model with another vocabulary than the task's."""
     for name in ("vocab_size", "mask_id", "eos_id"):
         found, wanted = getattr(model, name), getattr(task, name)
         require(
@@ -132,7 +132,7 @@ def check_base(model: Denoiser, source: str, config: RunConfig, task: Task) -> D
 
 
 def _check_task(folder: Path, config: RunConfig) -> None:
-    """Refuse a base that was pretrained on another task."""
+    """Raise an error for a base that was pretrained on another task."""
     trained_for = folder / "task.json"
     if not trained_for.is_file():
         return
@@ -147,7 +147,7 @@ def _check_task(folder: Path, config: RunConfig) -> None:
 
 
 def _trained_for(name: str, value: Any) -> Any:
-    """The part of a task's field that matters to a base: of a data folder only whether there is one.
+    """Return the part of a task's field on which a base depends: of a data folder only its existence.
 
     With one, the published test items are held out of the corpus; without it, other ones.
     """

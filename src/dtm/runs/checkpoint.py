@@ -26,7 +26,7 @@ from dtm.writing import flush, writing
 
 Tensors = Mapping[str, Tensor]
 NAME = re.compile(r"step-(\d{8,})(?:-phase-(\d{3,}))?")
-"""The folder of a checkpoint; other names are not ours."""
+"""Name of a checkpoint's folder; other folders are ignored."""
 STATE, MANIFEST = "state.json", "manifest.json"
 
 
@@ -103,12 +103,12 @@ def saved_on(save: Callable[[], None], *stops: type[Exception]) -> Iterator[None
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether there is anything to resume from; a run killed before its first checkpoint starts again."""
+    """Return whether there is a checkpoint; a run killed before its first one starts again."""
     return bool(_found(folder))
 
 
 def load_latest(folder: Path) -> Checkpoint:
-    """The newest complete checkpoint."""
+    """Load the newest complete checkpoint."""
     for path in _found(folder):
         problem = _damage(path)
         if problem is None:
@@ -122,14 +122,14 @@ def load_latest(folder: Path) -> Checkpoint:
 
 
 def _found(folder: Path) -> list[Path]:
-    """Finished checkpoints, newest first."""
+    """Return the finished checkpoints, newest first."""
     named = [(NAME.fullmatch(path.name), path) for path in folder.glob("step-*") if path.is_dir()]
     placed = [(int(match[1]), int(match[2] or 0), path) for match, path in named if match is not None]
     return [path for *_, path in sorted(placed, reverse=True)]
 
 
 def _damage(path: Path) -> str | None:
-    """The damage of a checkpoint; None if it is complete."""
+    """Describe the damage of a checkpoint; None if it is complete."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         if not isinstance(manifest, dict) or STATE not in manifest:

@@ -1,4 +1,4 @@
-"""Rows that were given in Python: stored beside the runs, so that a run can be opened and resumed."""
+"""Store rows that were given in Python as a file, so that a run can be opened and resumed."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from dtm.writing import write_text
 
 
 def with_data(config: RunConfig, data: Source, out: str | Path | None) -> RunConfig:
-    """The configuration with these rows as its data.
+    """Return the configuration with these rows as its data.
 
-    The name of a file or of a data set is written down as it is. Rows in memory are stored as JSON lines in
-    the folder that ``out`` lies in, under a name made from their contents: other rows are another file.
+    The name of a file or of a data set is kept. Rows in memory are stored as JSON lines in the parent folder
+    of ``out``, under a hash of their contents.
     """
     task = config.task
     require(
         isinstance(task, LanguageConfig) and task.kind == "custom",
-        f"data: {config.recipe} is a run of the task {task.kind}, which has rows of its own. Use a recipe of "
+        f"data: {config.recipe} is a run of the task {task.kind}, which has its own rows. Use a recipe of "
         "the task custom, for example llada-custom",
     )
     assert isinstance(task, LanguageConfig)
     if not isinstance(data, str | Path):
         rows = list(data)
-        read_own(rows)  # a flaw is named by its row, before there is a file
+        read_own(rows)  # report a bad row before the file is written
         folder = RUNS if out is None else Path(out).parent
         data = current().by_first(lambda: store_rows(rows, folder))
     return replace(config, task=replace(task, data=str(data)))
 
 
 def store_rows(rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
-    """Write rows as ``rows-HASH.jsonl`` into a folder, unless they are there; the absolute path."""
+    """Write rows as ``rows-HASH.jsonl`` into a folder, unless the file exists; return its absolute path."""
     text = "".join(f"{_line(row, number)}\n" for number, row in enumerate(rows, start=1))
     name = f"rows-{hashlib.sha256(text.encode()).hexdigest()[:12]}.jsonl"
     path = make_folder(folder).absolute() / name

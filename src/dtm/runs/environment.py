@@ -1,4 +1,4 @@
-"""The machine and the software that a run used: versions, processor, commit and command."""
+"""Record the machine and the software of a run: versions, processor, commit and command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dtm.distributed import launched
 
 
 def environment() -> dict[str, Any]:
-    """Versions, machine and commit: what decides numbers besides the configuration."""
+    """Return versions, machine and commit, on which numbers depend besides the configuration."""
     import torch
 
     return {
@@ -30,7 +30,7 @@ def environment() -> dict[str, Any]:
 
 
 def shortened(argument: str) -> str:
-    """A path, also after ``=``, without the folders of one machine: below the working one, or its last part.
+    """Shorten a path, also after ``=``: relative to the working folder, or only its last part.
 
     The configuration of a run has its paths in full.
 
@@ -45,12 +45,12 @@ def shortened(argument: str) -> str:
 
 
 def commit(file: Path = Path(__file__)) -> str | None:
-    """The commit of the source tree that runs, with a mark if it has been edited; None outside one.
+    """Return the commit of the running source tree, with a mark if it is edited; None outside a repository.
 
-    Results that are written one after the other from one commit are no edit.
+    New files under results/ do not count as an edit.
     """
     try:
-        _git(file.parent, "ls-files", "--error-unmatch", file.name)  # not a package inside another repository
+        _git(file.parent, "ls-files", "--error-unmatch", file.name)  # not a package in another repository
         name = _git(file.parent, "rev-parse", "--short=12", "HEAD")
         edited = _git(file.parent, "diff", "--name-only", "HEAD", "--", ":/", ":(top,exclude)results")
         return f"{name}-dirty" if edited else name
@@ -66,7 +66,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def processor() -> str:
-    """The CPU's model name."""
+    """Return the CPU's model name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
@@ -75,7 +75,7 @@ def processor() -> str:
 
 
 def version(distribution: str) -> str:
-    """The installed version of a package."""
+    """Return the installed version of a package."""
     from importlib import metadata
 
     try:

@@ -1,4 +1,4 @@
-"""Events of a run: one stream, consumed by any callable."""
+"""Events of a run, which are passed to callbacks; writers of events to files, and readers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Event:
 Callback = Callable[[Event], None]
 """Anything that can be called with an event; ``callbacks=[print]`` works."""
 Emit = Callable[..., None]
-"""Emits an event of a kind with named values to every callback."""
+"""Function that sends an event, of a kind and with named values, to every callback."""
 
 
 class Callbacks:
@@ -57,16 +57,16 @@ class Callbacks:
 
 
 class SampleFiles:
-    """Writes the completions of each evaluation to ``samples/``, one JSON object per line.
+    """Callback that writes the completions of each evaluation to ``samples/``, one JSON object per line.
 
-    The few whose reveals were recorded hold them under "replay".
+    Completions with recorded reveals have them under "replay".
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def __call__(self, event: Event) -> None:
-        """One file for each tilt reached."""
+        """Write one file per tilt."""
         if event.kind == "samples":
             columns = (event.values[name] for name in ("prompts", "completions", "rewards"))
             names = ("prompt", "completion", "reward")
@@ -80,7 +80,7 @@ class SampleFiles:
 
 
 class JsonLines:
-    """Appends every event but samples to ``metrics.jsonl`` as one JSON object per line."""
+    """Callback that appends every event except samples to ``metrics.jsonl``, one JSON object per line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,12 +101,12 @@ class JsonLines:
 
 
 def read_events(path: Path, kind: str) -> list[dict[str, Any]]:
-    """The rows of one kind, in order. Steps repeated after a resume count once, the last time."""
+    """Read the rows of one kind, in order. Of steps repeated after a resume only the last are returned."""
     return read_all_events(path).get(kind, [])
 
 
 def read_all_events(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """The rows of every kind, as `read_events` returns them."""
+    """Read the rows of every kind, as `read_events` does."""
     kinds: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {}
     for row in read_lines(path, ("event", "step")):
         kinds.setdefault(str(row["event"]), {})[(row["step"], row.get("tilt"))] = row
@@ -114,7 +114,7 @@ def read_all_events(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def read_lines(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The objects of a JSON-lines file that have the names; damaged lines are left out with a warning.
+    """Read the objects of a JSON-lines file that have the given keys; skip damaged lines with a warning.
 
     A run that was killed, or is writing now, may end in half a line.
     """
@@ -129,12 +129,12 @@ def read_lines(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
         else:
             damaged.append(number)
     if damaged:
-        notice = f"{path}: {len(damaged)} damaged lines are left out, the first is line {damaged[0]}"
+        notice = f"{path}: {len(damaged)} damaged lines are skipped, the first is line {damaged[0]}"
         warnings.warn(notice, DtmWarning, stacklevel=2)
 
 
 def _drop_torn_line(path: Path) -> None:
-    """A run killed while writing leaves half a line, which would swallow the next one."""
+    """Remove an incomplete last line, left by a run that was killed while writing."""
     if path.exists():
         text = path.read_bytes()
         if text and not text.endswith(b"\n"):

@@ -2,8 +2,8 @@
 
 config.yaml       the resolved configuration
 environment.json  versions, machine, commit, and the configuration at the start
-fingerprint.json  everything that decides its result apart from the method
-metrics.jsonl     one object for every event
+fingerprint.json  hashes of all that determines the result, except the method
+metrics.jsonl     one object per event
 samples/          completions with rewards, from each evaluation
 checkpoints/      step-N, complete or absent
 figures/          the task's picture of the samples
@@ -37,7 +37,7 @@ RUNS = Path("runs")
 ENVIRONMENT = "environment.json"
 PAGE = "report.html"
 STARTING = {LOCK, f".{ENVIRONMENT}.partial", ENVIRONMENT, ".config.yaml.partial"}
-"""Files of a start that was killed before it made a run."""
+"""Files that may remain from a start that was killed before the run existed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +48,18 @@ class RunFolder:
 
     @classmethod
     def create(cls, config: RunConfig | AdaptConfig, kind: str, out: str | Path | None) -> RunFolder:
-        """A new folder, ``runs/RECIPE-KIND-TIME`` unless a path is given, with the resolved configuration."""
+        """Make a folder, by default ``runs/RECIPE-KIND-TIME``, and write the resolved configuration."""
         path = new_path(config.recipe, kind, out)
         require_new(path)
         folder = cls(make_folder(path))
         started = {"kind": kind, **environment(), "config": leaves(config)}
         write_json(path / ENVIRONMENT, started)
-        write_text(folder.config, to_yaml(config))  # last: now it is a run
+        write_text(folder.config, to_yaml(config))  # written last: it makes the folder a run
         return folder
 
     @classmethod
     def find(cls, path: Path) -> RunFolder:
-        """An existing run; the error of a wrong path lists the runs there are."""
+        """Find an existing run; the error of a wrong path lists the existing runs."""
         if not (path / "config.yaml").is_file():
             here = [str(p.parent) for p in path.parent.glob("*/config.yaml")]
             here += [str(p.parent) for p in RUNS.glob("*/config.yaml")]
@@ -69,7 +69,7 @@ class RunFolder:
 
     @classmethod
     def latest(cls, recipe: str, kind: str) -> RunFolder:
-        """The newest unfinished run of a recipe directly under ``runs/``, else the newest finished one."""
+        """Find the newest unfinished run of a recipe in ``runs/``, else the newest finished one."""
         found = [cls(path.parent) for path in RUNS.glob("*/config.yaml")]
         found = [folder for folder in found if folder.kind == kind and folder.recipe == recipe]
         require(
@@ -101,22 +101,22 @@ class RunFolder:
 
     @property
     def environment(self) -> Path:
-        """How it was started (see `started`)."""
+        """File with command and machine of the start (see `started`)."""
         return self.path / ENVIRONMENT
 
     @property
     def metrics(self) -> Path:
-        """Every event of the run."""
+        """File with every event of the run."""
         return self.path / "metrics.jsonl"
 
     @property
     def checkpoints(self) -> Path:
-        """Where `--resume` looks."""
+        """Folder of the checkpoints, which `--resume` reads."""
         return self.path / "checkpoints"
 
     @property
     def model(self) -> Path:
-        """The finished model."""
+        """Folder of the finished model."""
         return self.path / "model"
 
     @property
@@ -146,17 +146,17 @@ class RunFolder:
 
     @property
     def fingerprint(self) -> Path:
-        """Everything that decides the result apart from the method."""
+        """File with the fingerprint: all that determines the result, except the method."""
         return self.path / "fingerprint.json"
 
     @property
     def started(self) -> dict[str, Any]:
-        """How it was started: command, versions, machine and configuration; empty if the file is gone."""
+        """Command, versions, machine and configuration of the start; empty if the file is missing."""
         return read_object(self.environment) if self.environment.exists() else {}
 
     @property
     def kind(self) -> str:
-        """The command that started it; for old runs, from the folder's name."""
+        """The command that started the run; for old runs, from the folder's name."""
         try:
             return str(self.started["kind"])
         except (CheckpointError, KeyError):
@@ -164,14 +164,14 @@ class RunFolder:
 
     @property
     def recipe(self) -> str | None:
-        """The recipe's name; None where the configuration cannot be read."""
+        """The recipe's name; None if the configuration cannot be read."""
         try:
             return str(read_mapping(self.config)["recipe"])
         except (ConfigError, KeyError):
             return None
 
     def finished(self, path: Path) -> Path:
-        """One of the paths above, which exists once the run has finished."""
+        """Return ``path``; raise an error if the run has not finished."""
         require(
             path.exists(),
             f"{self.path} has not finished: it has no {path.name}. "
@@ -181,7 +181,7 @@ class RunFolder:
         return path
 
     def require_resumable(self) -> None:
-        """Refuse to continue a run of release 0.1, whose checkpoints and noise are others."""
+        """Raise an error for a run of release 0.1, whose checkpoints and noise differ."""
         require(
             not is_legacy(read_mapping(self.config)),
             f"{self.path} was started by dtm 0.1 and cannot be resumed by this release. A finished run can "
@@ -190,7 +190,7 @@ class RunFolder:
         )
 
     def read_config(self) -> RunConfig:
-        """The configuration that the run was started with, or continued with since."""
+        """Read the configuration of the run's start, or of its latest continuation."""
         require(
             "recipe" in read_mapping(self.config),
             f"{self.config} is damaged: it has no recipe. Restore it; environment.json has every setting.",
@@ -200,7 +200,7 @@ class RunFolder:
 
 
 def require_new(path: Path) -> None:
-    """Refuse a folder that holds a run or other files, or that cannot be made; make nothing."""
+    """Raise an error for a folder that holds a run or other files, or that cannot be made; do not make it."""
     require(
         not (path / "config.yaml").exists(),
         f"{path} already holds a run. Continue it with --resume, or choose another folder with --out.",
@@ -221,7 +221,7 @@ def require_new(path: Path) -> None:
 
 
 def require_parent(path: Path) -> None:
-    """Refuse a run or a model as the folder that many runs are to lie in."""
+    """Raise an error if the parent folder for several runs is itself a run or a model."""
     found = [name for name in ("config.yaml", "config.json", "adapter_config.json") if (path / name).exists()]
     require(
         not found,
@@ -231,7 +231,7 @@ def require_parent(path: Path) -> None:
 
 
 def make_folder(path: Path) -> Path:
-    """Make the folder and its parents; fail before the work that would fill it."""
+    """Make the folder and its parents, and check that it is writable."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
@@ -243,7 +243,7 @@ def make_folder(path: Path) -> Path:
 
 
 def kept_json(path: Path, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """The value that ``make`` returns, computed once and then read back from the file."""
+    """Return the value of ``make()``, computed once and then read back from the file."""
     if not path.is_file():
         write_json(path, make())
     return read_object(path)
@@ -260,7 +260,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """While a file of a run is read and used: blame errors about its contents on the file, with a remedy."""
+    """Context for reading a run's file: errors about its contents name the file and the remedy."""
     remedy = "Restore it, or delete it and continue the run with --resume."
     try:
         yield
@@ -274,12 +274,12 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def new_path(recipe: str, kind: str, out: str | Path | None) -> Path:
-    """The folder of a new run: ``out``, or ``runs/RECIPE-KIND-TIME``."""
+    """Return the folder of a new run: ``out``, or ``runs/RECIPE-KIND-TIME``."""
     return Path(out) if out else unused(RUNS / f"{recipe}-{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
 def unused(path: Path) -> Path:
-    """``path``, or the first of path-2, path-3, … that is free."""
+    """Return ``path``, or the first of path-2, path-3, … that does not exist."""
     candidate, number = path, 1
     while candidate.exists():
         number += 1

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as a request to stop at the next safe point; a process that ends with its parent."""
+"""Handle SIGTERM and Ctrl-C: stop at the next safe point; end a process when its parent ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType, TracebackType
 from typing import ClassVar
 
 ENDS_WITH_PARENT = "DTM_ENDS_WITH_PARENT"
-"""Environment variable of a child: its standard input is a pipe that its parent holds open."""
+"""Environment variable of a child process whose standard input is a pipe from its parent."""
 
 
 class Interrupted(Exception):
@@ -25,10 +25,10 @@ class Stop(KeyboardInterrupt):
 
 
 class Interrupts:
-    """While entered, signals only raise a flag; a second Ctrl-C stops at once."""
+    """Context in which signals only set a flag; a second Ctrl-C stops at once."""
 
     received: ClassVar[signal.Signals | None] = None
-    """The latest signal that asked this process to stop; it decides the exit code."""
+    """Latest signal to stop this process; it sets the exit code."""
 
     def __init__(self) -> None:
         self.requested: str | None = None
@@ -59,7 +59,7 @@ class Interrupts:
 
 
 class Immediate(Interrupts):
-    """While entered, a signal ends what is going on with `Stop`: outside the loop of a run."""
+    """Context in which a signal raises `Stop` at once; for use outside training loops."""
 
     def _request(self, number: int, frame: FrameType | None) -> None:
         Interrupts.received = signal.Signals(number)
@@ -67,12 +67,12 @@ class Immediate(Interrupts):
 
 
 def exit_code() -> int:
-    """The exit code of a stopped process: 130 after Ctrl-C, 143 after SIGTERM."""
+    """Return the exit code of a stopped process: 130 after Ctrl-C, 143 after SIGTERM."""
     return 128 + (Interrupts.received or signal.SIGINT)
 
 
 def end_with_parent() -> None:
-    """Ask this process to stop once its parent has ended, also by ``kill -9``; only if the parent asks so."""
+    """Stop this process once its parent has ended, also by ``kill -9``, if the parent set the variable."""
     if os.environ.pop(ENDS_WITH_PARENT, None) is None:
         return
 

@@ -1,4 +1,4 @@
-"""One writer per folder: a lock that ends with its process, also after ``kill -9``."""
+"""File locks, for one writer per folder; a lock ends with its process, also after ``kill -9``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dtm.errors import DtmWarning, LockedError
 from dtm.writing import writing
 
 LOCK = ".lock"
-"""The locked file; it names its owner, and stays when the lock is released."""
+"""Name of the lock file; it names its owner, and is not deleted on release."""
 _held: set[Path] = set()
-"""Locks of this process: the kernel's only keep other processes out."""
+"""Folders locked by this process, since the kernel's locks exclude only other processes."""
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder; one that is held already is refused, with the name of its owner.
+    """Lock a folder; if it is already locked, raise an error that names the owner.
 
     The kernel releases the lock when the process ends, however it ends. Forked children do not inherit it.
     """
@@ -41,7 +41,7 @@ def locked(folder: Path) -> Iterator[None]:
                 file.seek(0)
                 raise _in_use(folder, file.read().strip() or "another process") from None
             except OSError as problem:
-                notice = f"{folder} cannot be locked ({problem.strerror}): start no second run in it"
+                notice = f"{folder} cannot be locked ({problem.strerror}): do not start a second run in it"
                 warnings.warn(notice, DtmWarning, stacklevel=3)
             with writing(path):
                 file.truncate(0)

@@ -1,4 +1,4 @@
-"""Continuing a run: find it, refuse another configuration, hold its folder, write down what has changed."""
+"""Continue a run: find it, check its configuration, lock its folder, record changed settings."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from dtm.runs.lock import locked
 from dtm.writing import write_json, write_text
 
 MOVED = "moved"
-"""In environment.json: the end that a run was given after its start."""
+"""Key of environment.json: the end of the run, if it was changed after the start."""
 Resume = bool | Literal["auto"]
-"""Whether to continue a run; auto: if there is one, else start."""
+"""Whether to continue a run; auto: continue if there is one, else start."""
 
 
 def find_run(recipe: str, kind: str, out: str | Path | None, resume: Resume = True) -> RunFolder | None:
-    """The run to continue: the one in ``out``, or the recipe's latest. None: start a new one.
+    """Find the run to continue: the one in ``out``, or the recipe's latest. None: start a new one.
 
-    A run of another recipe, of another command or of release 0.1 is refused, and so is an edited config.yaml.
+    A run of another recipe, another command or release 0.1 is an error, and so is an edited config.yaml.
     """
     if not resume or (resume == "auto" and not _is_there(recipe, kind, out)):
         return None
@@ -45,7 +45,7 @@ def find_run(recipe: str, kind: str, out: str | Path | None, resume: Resume = Tr
 
 
 def _is_there(recipe: str, kind: str, out: str | Path | None) -> bool:
-    """Whether there is something to resume: a run in ``out``, or an unfinished one of the recipe."""
+    """Return whether there is a run to resume: one in ``out``, or an unfinished one of the recipe."""
     if out is not None:
         return (Path(out) / "config.yaml").is_file()
     try:
@@ -55,7 +55,7 @@ def _is_there(recipe: str, kind: str, out: str | Path | None) -> bool:
 
 
 def _require_unedited(folder: RunFolder) -> None:
-    """Refuse a config.yaml that was edited since the run started, where that would change the run."""
+    """Raise an error if config.yaml was edited after the start in a way that changes the run."""
     started, now = folder.started, leaves(read_mapping(folder.config))
     before = {**started.get("config", {}), **started.get(MOVED, {})}
     changes = [
@@ -72,7 +72,7 @@ def _require_unedited(folder: RunFolder) -> None:
 
 
 def require_same_config(folder: RunFolder, config: RunConfig) -> None:
-    """Refuse to continue a run with another configuration."""
+    """Raise an error if a run is continued with another configuration."""
     changes = list(obstacles(folder.read_config(), located(config), finished=folder.is_finished))
     if changes:
         listed = "\n  ".join(changes)
@@ -91,9 +91,9 @@ def held(
     out: str | Path | None,
     group: Group = ALONE,
 ) -> Iterator[RunFolder]:
-    """The folder of the run to continue, or a new one, locked until the run has been written.
+    """Context with the locked folder of the run to continue, or of a new run.
 
-    The first process makes and locks it, once all have looked for an earlier run.
+    The first process makes and locks the folder, after all processes have looked for an earlier run.
     """
     group.gather(None)
     with ExitStack() as stack:
@@ -113,7 +113,7 @@ def _held(
 
 
 def note_changes(folder: RunFolder, config: RunConfig) -> None:
-    """Write down the settings that a run continues with, where these may change."""
+    """Record the changed settings with which a run continues."""
     saved = folder.read_config()
     if config == saved:
         return
@@ -127,7 +127,7 @@ def note_changes(folder: RunFolder, config: RunConfig) -> None:
 
 @contextmanager
 def with_remedy(folder: RunFolder, again: str) -> Iterator[None]:
-    """Say how to continue after a failed reward or a failed write."""
+    """Context that adds the command for continuing to errors of rewards and writes."""
     try:
         yield
     except (RewardError, StorageError) as problem:

@@ -5,7 +5,7 @@ smc        the sweep over blocks
 values     estimates of an unfinished row's value
 weights    effective numbers and ancestors
 best_of    the law of best-of-n
-reference  the tilted law's own mean reward
+reference  the mean reward of the tilted law
 """
 
 from dtm.steering.sampler import Effort, Judge

@@ -1,11 +1,11 @@
-r"""Best-of-n: the completion of the highest reward among n draws, its law and its distance from the model.
+r"""Best-of-n: the completion with the highest reward among n draws, its law and its KL to the model.
 
 For a law ρ and n independent draws, with F(t) = ρ(r ≤ t) and F(t−) = ρ(r < t),
 
     P[best = x] = ρ(x) (F(r(x))ⁿ − F(r(x)−)ⁿ) / (F(r(x)) − F(r(x)−)),    KL(best ‖ ρ) ≤ log n − (n − 1) / n.
 
 With a 0/1 reward that ρ earns with probability p, the best of n earns it with 1 − (1 − p)ⁿ. The soft form
-draws one of the n in proportion to e^{a r}: a tilt by less than a, whose weight is never more than n.
+draws one of the n in proportion to e^{a r}: a tilt by less than a, since its weight is at most n.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def complete(sampler: Sampler, canvas: Completions, n: int, tilt: float, seed: i
 
 
 def best_of_law(law: Float[Tensor, " N"], reward: Float[Tensor, " N"], n: int) -> Float[Tensor, " N"]:
-    """P[best = x] for every x, from the law of one draw; among equal rewards ties go to the first draw.
+    """Return P[best = x] for every x, from the law of one draw; of equal rewards the first draw wins.
 
     >>> best_of_law(torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0.0, 1.0, 1.0]), 2)
     tensor([0.2500, 0.3750, 0.3750])
@@ -46,7 +46,7 @@ def best_of_law(law: Float[Tensor, " N"], reward: Float[Tensor, " N"], n: int) -
 
 
 def kl_bound(n: int) -> float:
-    """log n − (n − 1) / n, in nats.
+    """Return the bound log n − (n − 1) / n on KL(best ‖ ρ), in nats.
 
     >>> kl_bound(1), round(kl_bound(16), 3)
     (0.0, 1.835)

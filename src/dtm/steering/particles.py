@@ -1,4 +1,4 @@
-"""Weighted rows: the state of steering between two blocks."""
+"""Particles (weighted rows): the state of steering between two blocks."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ class Path:
 
     rows: Completions
     ended: Int[Tensor, " P"]
-    """The block with which it was finished."""
+    """The last block that it decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Particles:
-    """N weighted rows for each of P prompts; those of a prompt are neighbours among the M = P·N rows."""
+    """N weighted rows for each of P prompts; the rows of a prompt are adjacent among the M = P·N rows."""
 
     rows: Completions
     log_value: Float[Tensor, " M"]
-    """log V of each row as it stands; a·r where it is finished, −∞ where it is and has no reward."""
+    """log V of each row: an estimate if unfinished, a·r if finished, −∞ if finished without a reward."""
     reward: Float[Tensor, " M"]
-    """nan where a row is not finished, or has no reward."""
+    """Reward of each row; nan if it is not finished, or has no reward."""
     ended: Int[Tensor, " M"]
-    """The block with which a row was finished; −1: it is not."""
+    """The last block that a finished row decoded; −1: not finished."""
     log_weight: Float[Tensor, "P N"]
-    """Since the last resampling."""
+    """Log-weight of each row since the last resampling."""
     log_z: Float[Tensor, " P"]
-    """log Ẑ: the mean weights at all resamplings so far, multiplied."""
+    """log Ẑ: the log of the product of mean weights at all resamplings so far."""
 
     @classmethod
     def start(cls, rows: Completions, count: int) -> Particles:
-        """Rows without a revealed token, ``count`` for each prompt."""
+        """Return rows without a revealed token, ``count`` per prompt."""
         device, prompts = rows.tokens.device, len(rows) // count
         zero = torch.zeros(len(rows), dtype=torch.float64, device=device)
         none = torch.full((len(rows),), -1, device=device)
@@ -54,20 +54,20 @@ class Particles:
         return self.log_weight.shape[1]
 
     def prompts(self, rows: Sequence[int]) -> list[int]:
-        """The prompt of each row."""
+        """Number of each row's prompt."""
         count = self.count
         return [row // count for row in rows]
 
     def require_rewards(self) -> None:
-        """Refuse finished particles if those of some prompt have no reward at all."""
+        """Raise an error if no particle of some prompt has a reward."""
         if bool(self.log_weight.isneginf().all(1).any()):
             raise RewardError("no completion of a prompt has a reward: draw more of them, with a larger N")
 
     def path(self, rows: Int[Tensor, " P"]) -> Path:
-        """Some finished rows, one for each prompt."""
+        """Return the given finished rows, one per prompt."""
         return Path(self.rows.take(rows.tolist()), self.ended[rows])
 
     def take(self, rows: Int[Tensor, " M"]) -> Particles:
-        """The given rows in place of the present ones; weights and log Ẑ stay."""
+        """Replace the rows by the given ones; keep weights and log Ẑ."""
         kept = {name: getattr(self, name)[rows] for name in ("log_value", "reward", "ended")}
         return replace(self, rows=self.rows.take(rows.tolist()), **kept)

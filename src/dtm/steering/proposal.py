@@ -2,8 +2,8 @@ r"""Another model as the proposal: the log-ratio of the target's path to the pro
 
     log K(x_s | x_{s−1}) / q(x_s | x_{s−1}) = Σ_steps Σ_{i revealed} log π_0(x_i | x_t) − log π_q(x_i | x_t)
 
-A model that was tuned to the tilt a is nearly the proposal whose weights are all equal. The formula needs an
-order of reveals that does not depend on the model, which is then as likely under both.
+With a model that was tuned to the tilt a, the weights are nearly equal. The formula needs an order of reveals
+that does not depend on the model, so that the order has the same probability under both models.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dtm.records import Completions
 
 
 def require_ratio(decoder: Decoder) -> None:
-    """Refuse a decoder whose path probabilities are not known from the tokens' alone."""
+    """Raise an error for a decoder whose path probabilities do not follow from those of the tokens."""
     require(
         decoder.chooses_before_drawing and decoder.temperature == 1 and decoder.cache != "block",
         "another model can propose for the target only in uniform order at temperature 1, without certainty "
@@ -33,9 +33,9 @@ def require_ratio(decoder: Decoder) -> None:
 def path_log_prob(
     model: Denoiser, canvas: Completions, rows: Sequence[int], columns: slice, batch: int
 ) -> tuple[Float[Tensor, " R"], int]:
-    """Σ log π(x_i | x_t) over the tokens of some columns, each at the step that revealed it, and the passes.
+    """Return Σ log π(x_i | x_t) over tokens of some columns, each at its reveal step, and the passes.
 
-    Passes are of one row: as many as the decoder took.
+    Passes are counted per row; their number is that of the decoder's steps.
     """
     parts, passes = [], 0
     for first in range(0, len(rows), batch):
@@ -59,6 +59,6 @@ def path_log_prob(
 def log_ratio(
     target: Denoiser, canvas: Completions, rows: Sequence[int], columns: slice, batch: int
 ) -> tuple[Float[Tensor, " R"], int]:
-    """The log-ratio of some rows in the columns of a block, and the passes of the target that it took."""
+    """Return the log-ratio of some rows in the columns of a block, and the target's passes for it."""
     under_target, passes = path_log_prob(target, canvas, rows, columns, batch)
     return under_target - canvas.log_prob[list(rows), columns].double().sum(1), passes

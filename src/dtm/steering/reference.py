@@ -1,9 +1,9 @@
-r"""The tilted law's own mean reward, from weighted rollouts of the base.
+r"""Estimate the mean reward of the tilted law from weighted rollouts of the base.
 
     E_{ρ_a}[r] ≈ (1/P) Σ_p μ_p,    μ_p = Σ_i r_i e^{a r_i} / Σ_i e^{a r_i}
 
-over the rollouts i of prompt p. It is what a perfect tilt by a would earn: the line that tuning and SMC are
-held against. μ_p is biased by O(1/n) in the rollouts n of a prompt, towards their plain mean.
+over the rollouts i of prompt p. A perfect tilt by a would earn this mean: it is the reference for tuning and
+SMC. μ_p is biased by O(1/n) in the rollouts n of a prompt, towards their plain mean.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dtm.errors import RewardError, require
 from dtm.steering.weights import effective_share
 
 FEW = 10.0
-"""Below this many effective rollouts of a prompt its mean, and the interval, are not to be trusted."""
+"""Fewest effective rollouts per prompt for a reliable mean and interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,16 @@ class TiltedMean:
     low: float
     high: float
     rollouts: int
-    """Of each prompt."""
+    """Number of rollouts per prompt."""
     poor: int
     """Prompts with fewer than `FEW` effective rollouts."""
 
 
 def tilted_mean(reward: Float[Tensor, "P N"], tilt: float) -> TiltedMean:
-    r"""The weighted mean of N rollouts of each of P prompts; nan rewards are left out.
+    r"""Return the weighted mean of N rollouts of each of P prompts; ignore nan rewards.
 
     Var μ_p ≈ Σ_i w̄_i² (r_i − μ_p)² with normalised weights w̄, and prompts are independent: the interval is
-    mean ± 1.96 (Σ_p Var μ_p)^{1/2} / P. It speaks of other rollouts, not of other prompts.
+    mean ± 1.96 (Σ_p Var μ_p)^{1/2} / P. It covers other rollouts, not other prompts.
     """
     given = ~reward.isnan()
     require(bool(given.any(1).all()), "no rollout of a prompt has a reward: draw more of them", RewardError)

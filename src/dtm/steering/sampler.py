@@ -1,4 +1,4 @@
-"""The proposal of steering: a model, its decoder and a reward, with a count of what they cost."""
+"""The sampler of steering: a model with decoder and reward, which counts passes, tokens and reward calls."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from dtm.models.denoiser import Denoiser
 from dtm.records import Completions
 
 Judge = Callable[[Completions, Sequence[int]], Sequence[float | None]]
-"""Returns the reward of finished rows, given the number of each row's prompt; None: the row has none."""
+"""Function that returns the rewards of finished rows (None: no reward), given each row's prompt number."""
 
 
 @dataclass(slots=True)
 class Effort:
-    """The work of steering so far."""
+    """Cost of steering so far."""
 
     forwards: int = 0
-    """Forward passes of one row; a pass over a block against a cache counts as one."""
+    """Forward passes, counted per row; a pass over a block with a cache counts as one."""
     rewards: int = 0
-    """Completions given to the reward."""
+    """Completions that the reward function rated."""
     tokens: int = 0
-    """Positions that passed through a model."""
+    """Token positions that models processed."""
     flops: int = 0
     """Floating-point operations of these passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Draws with a model, asks a reward, and counts both."""
+    """Draw with a model, call a reward, and count the cost of both."""
 
     model: Denoiser
     decoder: Decoder
@@ -43,7 +43,7 @@ class Sampler:
     batch: int
     between: Callable[[], None] = lambda: None
     target: Denoiser | None = None
-    """The model whose law is tilted, where ``model`` only proposes; None: the same."""
+    """Model whose law is tilted, if ``model`` is only the proposal; None: the same model."""
     effort: Effort = field(default_factory=Effort)
 
     def decode(
@@ -63,7 +63,7 @@ class Sampler:
         )
 
     def rewards(self, finished: Completions, prompts: Sequence[int]) -> Float[Tensor, " M"]:
-        """The reward of each finished row, nan where it has none."""
+        """Return the reward of each finished row, nan without a reward."""
         if not len(finished):
             return torch.empty(0, dtype=torch.float64, device=finished.tokens.device)
         self.effort.rewards += len(finished)
@@ -72,7 +72,7 @@ class Sampler:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count the passes of the models inside the context, and not for whoever else listens to them."""
+        """Count the passes of the models inside the context, and hide them from other listeners."""
         models = [self.model] if self.target is None else [self.model, self.target]
         listeners = [model.on_pass for model in models]
         for model in models:

@@ -1,20 +1,20 @@
 r"""Sequential Monte Carlo over the blocks of a completion, and its conditional form for Gibbs sweeps.
 
 Target: paths of the decoder with weight e^{a r(x_T)}. N particles of a prompt are decoded block by block. At
-a block's end each is multiplied by V(x_s) / V(x_{s−1}), an estimate of the value over the one before, with
+a block's end the weight of each is multiplied by V(x_s) / V(x_{s−1}), a ratio of estimated values, with
 V = e^{a r} for a finished row and 1 for the empty one. These weights telescope to e^{a r(x_T)}, so that for
 any positive V
 
     Σ_i w_i f(x_i) / Σ_i w_i → E_{ρ_a}[f],    ρ_a ∝ ρ_dec e^{a r},    E[Ẑ] = E_{ρ_dec}[e^{a r}],
 
-ρ_dec the law of the decoder. Where the effective number of particles falls below a share of N they are
-resampled in proportion to their weights; where it does not, weights are carried on.
+ρ_dec the law of the decoder. If the effective number of particles falls below a share of N, they are
+resampled in proportion to their weights; otherwise the weights are kept.
 
-Where another model proposes, the weights have the ratio of the two models' paths too (`proposal`).
+If another model is the proposal, the weights also have the ratio of the two models' paths (`proposal`).
 
 Given a path x ~ ρ_a, conditional SMC holds it in one slot, draws the others, and picks a path in proportion
-to the weights: the picked path is again of law ρ_a, for any N ≥ 2. The order of slots means nothing under
-independent (multinomial) ancestors, so that the path stays in slot 0.
+to the weights: the picked path has the law ρ_a again, for any N ≥ 2. With independent (multinomial) ancestors
+the order of the slots does not matter, so the path stays in slot 0.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Sweep:
     """a."""
     values: Values
     threshold: float = 0.5
-    """Resample a prompt's particles where ESS / N is below."""
+    """Resample a prompt's particles if ESS / N is below this."""
     resampling: str = "systematic"
-    """Or multinomial."""
+    """Scheme of resampling: systematic or multinomial."""
 
     def run(
         self, sampler: Sampler, canvas: Completions, count: int, seed: int, held: Path | None = None
     ) -> Particles:
-        """Decode and weigh ``count`` particles of each prompt, in the rows of a masked canvas.
+        """Decode and weigh ``count`` particles per prompt, in the rows of a masked canvas.
 
         ``held`` has a path for each prompt, which conditional SMC keeps in slot 0.
         """
@@ -90,13 +90,13 @@ class Sweep:
             unfinished = Unfinished(particles.rows, going, particles.prompts(going), block)
             found = self.values(sampler, unfinished, self.tilt, derived_seed(seed, "values"))
             log_value[going] = found.to(log_value)
-        # Rows that were finished before keep their value: −∞ less −∞ would be nan.
+        # Rows that were finished before keep their value: −∞ − (−∞) would be nan.
         gained = torch.where(particles.ended < 0, log_value - particles.log_value, 0.0)
         log_weight = particles.log_weight + gained.view_as(particles.log_weight)
         return replace(particles, log_value=log_value, reward=reward, ended=ended, log_weight=log_weight)
 
     def _resampled(self, particles: Particles, block: int, seed: int, is_conditional: bool) -> Particles:
-        """Resample where few particles carry the weight and some are unfinished; carry weights elsewhere."""
+        """Resample prompts with a low ESS and unfinished rows; keep the weights of the others."""
         log_weight = particles.log_weight
         prompts, count = log_weight.shape
         going = (particles.ended < 0).view(prompts, count).any(1)

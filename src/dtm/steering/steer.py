@@ -27,11 +27,11 @@ from dtm.steering.weights import multinomial, uniforms
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BestOf:
-    """n independent completions of each prompt."""
+    """Best-of-n: n independent completions per prompt."""
 
     n: int
     tilt: float | None = None
-    """None: the highest reward is the answer. a: one draw in proportion to e^{a r}, soft best-of-n."""
+    """None: answer with the highest reward. a: draw the answer in proportion to e^{a r} (soft best-of-n)."""
 
     def __post_init__(self) -> None:
         require(self.n >= 1, f"best-of-n needs at least 1 completion, got {self.n}")
@@ -45,21 +45,21 @@ class BestOf:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SMC:
-    """Sequential Monte Carlo with n particles of each prompt, resampled at block ends."""
+    """Sequential Monte Carlo with n particles per prompt, resampled at block ends."""
 
     n: int
     tilt: float
     """a of the law ρ_dec e^{a r}."""
     values: str | Values = "one-shot"
-    """How the value of an unfinished row is estimated: one-shot, greedy, rollout, or a function."""
+    """Estimator of the value of an unfinished row: one-shot, greedy, rollout, or a function."""
     draws: int = 4
-    """Completions behind an estimate."""
+    """Completions per estimate."""
     sweeps: int = 0
-    """Sweeps of conditional SMC after the first pass: particle Gibbs."""
+    """Number of sweeps of conditional SMC (particle Gibbs) after the first pass."""
     threshold: float = 0.5
-    """Resample where the effective share of the particles is below; 0: never, 1: almost always."""
+    """Resample if the effective share of the particles is below this; 0: never, 1: almost always."""
     resampling: str = "systematic"
-    """Of the first pass, systematic or multinomial; conditional SMC is multinomial."""
+    """Resampling of the first pass: systematic or multinomial; conditional SMC is multinomial."""
 
     def __post_init__(self) -> None:
         require(self.n >= 1, f"SMC needs at least 1 particle, got {self.n}")
@@ -67,7 +67,7 @@ class SMC:
         require(self.sweeps >= 0, f"--gibbs must not be negative, got {self.sweeps} sweeps")
         require(
             self.n >= 2 or self.sweeps == 0,
-            "--gibbs needs at least 2 particles: one of them is the path that it starts from",
+            "--gibbs needs at least 2 particles, since one holds the path of the last sweep: use --smc 2",
         )
         require(0 <= self.threshold <= 1, f"the threshold is a share in [0, 1], got {self.threshold:g}")
         require(
@@ -87,7 +87,7 @@ Steering = BestOf | SMC
 
 
 def require_tilt(tilt: float | None) -> None:
-    """Refuse a tilt that is negative or not a number: it would seek low rewards."""
+    """Raise an error for a tilt that is negative or not a number; a negative one would seek low rewards."""
     require(
         tilt is None or 0 <= tilt < torch.inf,
         f"the tilt a must be a number that is not negative, got {tilt}: negate the reward to seek low ones",
@@ -95,7 +95,7 @@ def require_tilt(tilt: float | None) -> None:
 
 
 def parse_steering(text: str, tilt: float | None) -> Steering:
-    """``best-of-16`` or ``smc-16`` as its settings; SMC takes the ``tilt``.
+    """Parse ``best-of-16`` or ``smc-16`` into its settings; SMC takes the ``tilt``.
 
     >>> parse_steering("best-of-16", None)
     BestOf(n=16, tilt=None)
@@ -116,27 +116,27 @@ class Steered:
 
     method: Steering
     rows: Completions
-    """M = P·N rows; those of a prompt are neighbours."""
+    """M = P·N rows; those of a prompt are adjacent."""
     reward: Float[Tensor, " M"]
-    """nan where a completion has none."""
+    """Reward of each completion; nan without a reward."""
     weight: Float[Tensor, "P N"]
-    """Sums to 1 for each prompt; under best-of-n without a tilt all with a reward weigh alike."""
+    """Weights, which sum to 1 per prompt; equal for best-of-n without a tilt."""
     log_z: Float[Tensor, " P"]
     """log Ẑ, an estimate of log E[e^{a r}]; Ẑ is unbiased."""
     drawn: Int[Tensor, " P"]
-    """A row of each prompt, drawn in proportion to its weight."""
+    """Row per prompt, drawn in proportion to its weight."""
     best: Int[Tensor, " P"]
-    """The row of each prompt with the highest reward."""
+    """Row per prompt with the highest reward."""
     effort: Effort
 
     @property
     def law(self) -> Literal["tilted", "best"]:
-        """Whether the answer is a draw in proportion to the weights, or the highest reward."""
+        """Law of the answer: "tilted", a draw in proportion to the weights, or "best", the highest reward."""
         return "best" if self.method.tilt is None else "tilted"
 
     @property
     def answer(self) -> Int[Tensor, " P"]:
-        """The row of each prompt that the method returns."""
+        """Row per prompt that the method returns."""
         return self.best if self.law == "best" else self.drawn
 
 
@@ -164,8 +164,8 @@ def steer(
         length: tokens of a completion.
         method: `BestOf` or `SMC`.
         judge: returns the rewards of finished rows, given the number of each row's prompt.
-        decoder: its law is what is tilted. SMC resamples where its blocks end.
-        seed: of all noise.
+        decoder: decoder whose law is tilted. SMC resamples at the ends of its blocks.
+        seed: seed of all draws.
         batch: rows decoded together.
         target: for SMC, the model whose law is tilted, if ``model`` is only the proposal.
         between: called before each batch of rows; may raise to stop.
@@ -187,7 +187,7 @@ def steer(
         "--temperature 1",
     )
     if target is not None:
-        require(isinstance(method, SMC), "a target beside the model is for SMC: best-of-n has no proposal")
+        require(isinstance(method, SMC), "a separate target model is only for SMC: best-of-n has no proposal")
         require_ratio(decoder)
     sampler = Sampler(model, decoder, judge, batch, between, target)
 
@@ -203,7 +203,7 @@ def steer(
 
 
 def _swept(sampler: Sampler, canvas: Callable[[], Completions], method: SMC, seed: int) -> Particles:
-    """SMC, then Gibbs sweeps that each hold a path drawn from the one before; log Ẑ is that of the first."""
+    """Run SMC, then Gibbs sweeps, each with a path drawn from the previous one; log Ẑ is from the first."""
     values = build_values(method.values, method.draws) if isinstance(method.values, str) else method.values
     sweep = Sweep(method.tilt, values, method.threshold, method.resampling)
     particles = sweep.run(sampler, canvas(), method.n, derived_seed(seed, "sweep", 0))
@@ -216,7 +216,7 @@ def _swept(sampler: Sampler, canvas: Callable[[], Completions], method: SMC, see
 
 
 def drawn_rows(particles: Particles, seed: int) -> Int[Tensor, " P"]:
-    """Draw a row of each prompt in proportion to its weight."""
+    """Draw one row per prompt in proportion to its weight."""
     prompts, count = particles.log_weight.shape
     u = uniforms(seed, "answer", prompts, 0, 1, particles.log_weight.device)
     first = torch.arange(0, prompts * count, count, device=u.device)

@@ -1,4 +1,4 @@
-"""Steering on a task: its prompts, its reading of completions, and its reward with a deadline."""
+"""Steer a model on a task: with its prompts, its decoding of completions to text, and its reward."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class Answers:
     steered: Steered
     prompts: Prompts
     completions: list[Any]
-    """Of all rows; those of a prompt are neighbours."""
+    """Completions of all rows; those of a prompt are adjacent."""
 
     @property
     def answers(self) -> list[Any]:
-        """The completion of each prompt that the method returns."""
+        """Completion per prompt that the method returns."""
         return [self.completions[row] for row in self.steered.answer.tolist()]
 
     @property
     def rewards(self) -> list[float]:
-        """The rewards of the answers."""
+        """Rewards of the answers."""
         rewards: list[float] = self.steered.reward[self.steered.answer].tolist()
         return rewards
 
 
 def judge_of(task: Task, scorer: Scorer, prompts: Prompts) -> Judge:
-    """The reward of completions of these prompts, called with its deadline and failure policy."""
+    """Return the judge of these prompts' completions: the reward with its deadline and failure policy."""
 
     def judge(rows: Completions, numbers: Sequence[int]) -> list[float | None]:
         views = task.read(rows.written[:, : task.completion_length])

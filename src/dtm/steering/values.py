@@ -4,9 +4,9 @@ r"""Estimates of the value of an unfinished row, V(x_s) ≈ E[e^{a r(x_T)} | x_s
     greedy    the most likely token at every masked position: one forward pass, one reward
     rollout   K completions by the decoder itself: as many passes as it takes to finish
 
-The law of the output is exact for any positive estimate, and for a random one as long as a particle divides
-by the number that it was multiplied by. Better estimates lower the variance. One-shot fills of a far-masked
-row rarely earn a 0/1 reward: they guide late.
+The law of the output is exact for any positive estimate, also for a random one, if the weight of a particle
+is divided by the same number that it was multiplied by. Better estimates lower the variance. One-shot
+completions of a mostly masked row rarely earn a 0/1 reward: they guide only late blocks.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from dtm.steering.sampler import Sampler
 
 
 class Unfinished(NamedTuple):
-    """Some rows of a canvas whose first blocks are written."""
+    """Rows of a canvas whose first blocks are decoded."""
 
     canvas: Completions
     rows: Sequence[int]
     prompts: Sequence[int]
-    """The number of each row's prompt."""
+    """Number of each row's prompt."""
     block: int
-    """The last block that is written."""
+    """The last decoded block."""
 
 
 @runtime_checkable
 class Values(Protocol):
-    """Estimates log V of unfinished rows."""
+    """Estimator of log V of unfinished rows."""
 
     def __call__(
         self, sampler: Sampler, unfinished: Unfinished, tilt: float, seed: int
@@ -63,7 +63,7 @@ def soft_value(reward: Float[Tensor, "R K"], tilt: float) -> Float[Tensor, " R"]
 @final
 @dataclass(frozen=True, slots=True)
 class OneShot:
-    """Fills all masked positions at once, K times, from the distributions of one pass."""
+    """Value from K completions that fill all masked positions at once, after one pass."""
 
     draws: int = 4
     """K."""
@@ -99,7 +99,7 @@ class OneShot:
 @final
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """Finishes each row K times with the decoder."""
+    """Value from K completions of each row by the decoder."""
 
     draws: int = 4
     """K."""
@@ -125,7 +125,7 @@ VALUES = ("one-shot", "greedy", "rollout")
 
 
 def build_values(name: str, draws: int) -> Values:
-    """Return the estimate of a name, from so many completions."""
+    """Return the estimator of a name, with ``draws`` completions per value."""
     require(name in VALUES, f"no value estimate {name!r}. {nearest(name, VALUES)}")
     require(draws >= 1, f"--draws must be at least 1 completion for a value, got {draws}")
     return Rollout(draws) if name == "rollout" else OneShot(draws, greedy=name == "greedy")

@@ -18,7 +18,7 @@ from dtm.random import derived_seed
 def uniforms(
     seed: int, purpose: str, prompts: int, block: int, width: int, device: torch.device
 ) -> Float[Tensor, "P K"]:
-    """``width`` numbers between 0 and 1 for each prompt: a hash of seed, purpose, prompt and block."""
+    """Return ``width`` numbers between 0 and 1 per prompt: a hash of seed, purpose, prompt and block."""
     prompt = torch.arange(prompts, device=device)
     keys = row_keys(derived_seed(seed, purpose), prompt, torch.full_like(prompt, block))
     return uniform(candidate_keys(keys, torch.zeros_like(prompt), width))
@@ -36,7 +36,7 @@ def effective_share(log_weight: Float[Tensor, "P N"]) -> Float[Tensor, " P"]:
 
 
 def systematic(log_weight: Float[Tensor, "P N"], u: Float[Tensor, "P 1"]) -> Int[Tensor, "P N"]:
-    """N ancestors at the evenly spaced levels (u + i) / N of the cumulative weights: E[copies of i] = N w̄_i.
+    """Draw N ancestors at the levels (u + i) / N of the cumulative weights: E[copies of i] = N w̄_i.
 
     >>> systematic(torch.tensor([[0.5, 0.25, 0.25]]).log(), torch.tensor([[0.5]])).tolist()
     [[0, 0, 2]]
@@ -46,14 +46,14 @@ def systematic(log_weight: Float[Tensor, "P N"], u: Float[Tensor, "P 1"]) -> Int
 
 
 def multinomial(log_weight: Float[Tensor, "P N"], u: Float[Tensor, "P K"]) -> Int[Tensor, "P K"]:
-    """K independent ancestors, each i with probability w̄_i."""
+    """Draw K independent ancestors, each i with probability w̄_i."""
     return at_levels(log_weight, u)
 
 
 def at_levels(log_weight: Float[Tensor, "P N"], level: Float[Tensor, "P K"]) -> Int[Tensor, "P K"]:
-    """The particle at each level in (0, 1) of the cumulative normalised weights.
+    """Return the particle at each level in (0, 1) of the cumulative normalised weights.
 
-    Never one of weight 0: levels past the last rounded sum belong to the last particle that weighs anything.
+    It never has weight 0: levels above the last rounded sum map to the last particle with a weight.
     """
     weight = log_weight.double().softmax(1)
     place = torch.searchsorted(weight.cumsum(1), level.double(), right=True)

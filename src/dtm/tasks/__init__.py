@@ -1,1 +1,1 @@
-"""Tasks: prompts, rewards and measures."""
+"""Tasks: prompts, rewards and measures of success."""

@@ -1,4 +1,4 @@
-"""Exact arithmetic on text that a model wrote: + - * / and brackets, as fractions.
+"""Evaluate arithmetic in a model's text exactly: + - * / and brackets, with fractions.
 
 `eval` would also take ``99**87**75``, which does not end; here a power is not part of the language, and
 length, nesting and digits are bounded, so that every text is answered at once.
@@ -12,7 +12,7 @@ from fractions import Fraction
 MAX_CHARACTERS = 1_000
 MAX_NESTING = 50
 MAX_DIGITS = 50
-"""The longest number. Together with the length of a text it bounds the size of every result."""
+"""Longest number, in digits. Together with the length of a text it bounds the size of every result."""
 
 TOKEN = re.compile(r"[ \t\r\n]*(?:([0-9]+\.?[0-9]*|\.[0-9]+)|([-+*/()]))")
 
@@ -22,7 +22,7 @@ class NotArithmetic(ValueError):
 
 
 def evaluate(text: str) -> Fraction | None:
-    """The value of an expression, or None where it has none.
+    """Return the value of an expression, or None if it has none.
 
     >>> evaluate("(38 - 52) / 4")
     Fraction(-7, 2)
@@ -36,7 +36,7 @@ def evaluate(text: str) -> Fraction | None:
 
 
 def value_of(text: str) -> Fraction:
-    """The value of an expression; `NotArithmetic` with the reason where it has none."""
+    """Return the value of an expression; raise `NotArithmetic` with the reason if it has none."""
     if len(text) > MAX_CHARACTERS:
         raise NotArithmetic(f"longer than {MAX_CHARACTERS} characters")
     return _Reader(_tokens(text)).whole()
@@ -58,7 +58,7 @@ def _tokens(text: str) -> list[str]:
 
 
 class _Reader:
-    """Recursive descent, one call deep for each open bracket: sum → product → factor → sum."""
+    """Recursive-descent parser, one call deep per open bracket: sum → product → factor → sum."""
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens = tokens

@@ -1,7 +1,7 @@
 """The interface of a task: prompts, a way to read completions, a reward, and measures of success.
 
-A task knows no model. Its vocabulary is part of it: small tasks bring their own token ids, language
-tasks take a tokenizer.
+A task does not depend on a model, but includes the vocabulary: small tasks define their own token ids,
+language tasks take a tokenizer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dtm.records import Prompts, Sequences
 Reward = Callable[..., Sequence[float | None]]
 """``def reward(prompts, completions, **columns) -> list[float | None]``; None skips the sample.
 
-This is TRL's signature, so functions written for it port over. The task chooses the form of prompts and
+This is TRL's signature, so TRL's reward functions work here. The task sets the type of prompts and
 completions: strings for language tasks, cells for the maze.
 """
 
@@ -30,39 +30,39 @@ Sample = tuple[Any, Any]
 
 @runtime_checkable
 class Task(Protocol):
-    """Prompts in, rewards and measures out."""
+    """Interface of a task: prompts, reward and measures."""
 
     name: str
     vocab_size: int
     """Token ids are 0 … vocab_size − 1; the mask id is one of them."""
     mask_id: int
     eos_id: int
-    """Fills a completion after its end."""
+    """End token, which fills a completion after its end."""
     completion_length: int
     reward_range: tuple[float, float]
-    """The lowest and the highest reward that can occur; its width bounds π_{a+h}/π_a (ratio guard)."""
+    """Lowest and highest possible reward; the difference bounds π_{a+h}/π_a (ratio guard)."""
 
     def prompts(self, split: str, count: int, generator: torch.Generator) -> Prompts:
-        """``count`` prompts of the split "train", "validation" or "test"."""
+        """Draw ``count`` prompts of the split "train", "validation" or "test"."""
         ...
 
     def examples(
         self, split: str, count: int, generator: torch.Generator, progress: float = 1.0
     ) -> Sequences:
-        """``count`` clean sequences to pretrain on, on the generator's device.
+        """Draw ``count`` clean sequences for pretraining, on the generator's device.
 
-        ``progress`` is the share of the pretraining that is done, for a corpus that changes with it.
+        ``progress`` is the finished share of the pretraining, for a corpus that changes with it.
         """
         ...
 
     def read(self, completions: Int[Tensor, "N C"]) -> list[Any]:
-        """Completion tokens in the form that rewards receive."""
+        """Convert completion tokens to the type that rewards receive."""
         ...
 
     def reward(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
     ) -> Sequence[float | None]:
-        """The task's own reward."""
+        """Return the task's own rewards."""
         ...
 
     def measure(
@@ -73,17 +73,17 @@ class Task(Protocol):
         group: Int[Tensor, " N"],
         **columns: Sequence[Any],
     ) -> Mapping[str, float]:
-        """Measures of an evaluation, always with "reward"; the rows of a group share a prompt."""
+        """Return the measures of an evaluation, always with "reward"; rows of a group share a prompt."""
         ...
 
     def best(self, prompts: Sequence[Any]) -> float | None:
-        """The highest mean reward that any model could reach on these prompts, where it is known."""
+        """Return the highest possible mean reward on these prompts; None if unknown."""
         ...
 
     def picture(self, before: Sequence[Sample], after: Sequence[Sample]) -> Figure | None:
-        """Completions of the base and of the tuned model side by side, where the task can draw them."""
+        """Plot completions of base and tuned model side by side; None if the task has no plot."""
         ...
 
     def show(self, prompt: Any, completion: Any) -> str:
-        """One prompt and its completion for a person to look at, in plain text and without a reward."""
+        """Format a prompt and its completion as plain text for a reader, without the reward."""
         ...

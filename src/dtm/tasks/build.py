@@ -1,4 +1,4 @@
-"""From a configuration to a task: one of the package's, or a user's class."""
+"""Build the task of a configuration: one of the package's, or a user's class."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dtm.tasks.base import Task
 
 
 def build_task(config: TaskConfig, model: Path | None, asked: Asked = STORED) -> Task:
-    """The task; ``model`` is the folder of the base, whose tokenizer language tasks use.
+    """Build the task; ``model`` is the folder of the base, whose tokenizer language tasks use.
 
-    ``asked`` states settings of the base that its files leave out.
+    ``asked`` has settings of the base that its files lack.
     """
     if isinstance(config, MazeConfig):
         return _maze(config)
@@ -33,7 +33,7 @@ def build_task(config: TaskConfig, model: Path | None, asked: Asked = STORED) ->
 
 
 def as_task(task: Any, model: Path | None, asked: Asked = STORED) -> Task:
-    """A user's object as a task: it meets the `Task` protocol, or has ``splits`` of text and a ``reward``."""
+    """Convert a user's object to a task: it is a `Task`, or has ``splits`` of text and a ``reward``."""
     if isinstance(task, Task):
         return task
     if hasattr(task, "splits") and callable(getattr(task, "reward", None)):

@@ -1,7 +1,7 @@
-"""Reading the data sets: from a folder, JSON lines or CSV, gzipped or not, by the names they have there.
+"""Read the data sets by their file names from a folder: JSON lines or CSV, gzipped or not.
 
-Instead of a folder ``hub`` stands for the hub's data sets, read through the package `datasets`, and
-``generated`` for items made here, which Countdown and Sudoku have; a folder of that name goes first.
+Instead of a folder, ``hub`` means the hub's data sets, loaded with the package `datasets`, and ``generated``
+means generated items, for Countdown and Sudoku. A folder of that name has precedence.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SOURCES = {
     "problems, github.com/hendrycks/math",
     "sudoku4x4_test_spg256.csv": "github.com/facebookresearch/SPG, dataset/test_sudoku_split_new.csv",
 }
-"""The files of a data folder, and where each can be had. The package ships none of them."""
+"""The files of a data folder, and the source of each. The package ships none of them."""
 
 ON_HUB = {
     "countdown_cd3_train_subset.jsonl": ("Jiayi-Pan/Countdown-Tasks-3to4", "train"),
@@ -37,25 +37,25 @@ ON_HUB = {
     "math500_test.jsonl": ("ankner/math-500", "test"),
     "math_train_7500.jsonl.gz": ("ankner/math-500", "train"),
 }
-"""Data set and split of the files that the hub has too. Its training split of MATH holds both files."""
+"""Data set and split of the files that the hub has too. Its training split of MATH contains both files."""
 CONFIGURATIONS = {"openai/gsm8k": "main"}
-"""Of data sets that have several."""
+"""Configuration of data sets that have several."""
 
 Row = dict[str, Any]
 
 
 def is_hub(folder: Path) -> bool:
-    """Whether the hub is meant."""
+    """Return whether a folder's name means the hub."""
     return folder == Path("hub") and not folder.exists()
 
 
 def is_generated(folder: Path) -> bool:
-    """Whether items are to be made here."""
+    """Return whether a folder's name means generated items."""
     return folder == Path("generated") and not folder.exists()
 
 
 def read_rows(folder: Path, name: str, columns: tuple[str, ...]) -> list[Row]:
-    """The rows of one file, each checked to have the columns. ``x.jsonl`` may stand as ``x.jsonl.gz``."""
+    """Read the rows of one file, and check their columns; ``x.jsonl`` may also be ``x.jsonl.gz``."""
     path, found = _hub_rows(name) if is_hub(folder) else _file_rows(folder, name)
     rows = []
     for number, row in found:
@@ -67,7 +67,7 @@ def read_rows(folder: Path, name: str, columns: tuple[str, ...]) -> list[Row]:
 
 
 def _hub_rows(name: str) -> tuple[str, Iterator[tuple[int, Row]]]:
-    """The name of the hub's data set, and its numbered rows."""
+    """Return the name of the hub's data set, and its numbered rows."""
     require(
         name in ON_HUB,
         f"{name} is not on the hub. It can be had from {SOURCES[name]}; name the folder that holds it with "
@@ -88,7 +88,7 @@ def _hub_rows(name: str) -> tuple[str, Iterator[tuple[int, Row]]]:
 def hub_dataset(
     name: str, configuration: str | None, split: str, *, needed_by: str, otherwise: str
 ) -> Iterable[Mapping[str, Any]]:
-    """A split of a data set of the hub; ``otherwise`` is what to do without a network."""
+    """Load a split of a data set of the hub; ``otherwise`` is the remedy without a network."""
     try:
         from datasets import load_dataset
     except ImportError:
@@ -97,7 +97,7 @@ def hub_dataset(
         ) from None
     try:
         rows: Iterable[Mapping[str, Any]] = load_dataset(name, configuration, split=split)
-    except Exception as problem:  # no network, no such data set, a full disk: the package has many ways
+    except Exception as problem:  # no network, no such data set, a full disk: many types of error
         raise DataError(
             f"{name} could not be read from the hub: {problem}. Without a network, {otherwise}"
         ) from problem

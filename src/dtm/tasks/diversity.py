@@ -1,4 +1,4 @@
-"""How much the answers to one prompt differ."""
+"""Diversity of the answers to a prompt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def distinct_share(completions: Sequence[str], group: Int[Tensor, " N"]) -> float:
-    """Different texts over all texts of a group, the mean over groups; 1 over their number if all agree."""
+    """Return the number of distinct texts over that of all texts in a group, the mean over groups."""
     answers: dict[int, list[str]] = defaultdict(list)
     for text, key in zip(completions, group.tolist(), strict=True):
         answers[key].append(text)

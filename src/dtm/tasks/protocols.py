@@ -1,8 +1,8 @@
-"""Whose prompts: texts are data of the protocol that a number was published under, so they are kept as such.
+"""Published protocols of prompts; their texts are part of the protocol and must not be edited.
 
-DTM asks the same in training and in evaluation, word for word as in its paper. SPG, and d1 before it, ask
-differently in the two; their layout is kept here, in the paper's words where the two share a text and in our
-own elsewhere. Chat templates trim a message, so white space at its ends does not matter.
+DTM has the same prompts in training and in evaluation, word for word as in its paper. SPG, and d1 before it,
+have different ones. Their layout is kept here, with the paper's words if it has the same text, else our own.
+Chat templates trim a message, so white space at its ends does not matter.
 """
 
 from __future__ import annotations
@@ -38,5 +38,5 @@ Your reasoning here
 
 
 def prefill(protocol: Protocol, stage: Stage) -> str:
-    """Text that the completion begins with: d1 and SPG evaluate from inside the reasoning tag."""
+    """Return the start of the completion: d1 and SPG evaluate from inside the reasoning tag."""
     return "" if protocol == "dtm" or stage == "training" else "<reasoning>"

@@ -1,7 +1,7 @@
-"""Calling a user's reward function, in a process of its own or here; its answer becomes plain values.
+"""Call a user's reward function, in a worker process or here, and convert its result to plain values.
 
-Whatever the function does becomes a `Reply`: a number, None or a complaint for each sample, an exception with
-its line, or what is wrong with the answer as a whole. `dtm.tasks.rewards` decides what follows from it.
+The result is a `Reply`: a number, None or an error per sample, an exception with its line, or an error of the
+whole result. `dtm.tasks.rewards` applies the failure policy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dtm.tasks.base import Reward
 from dtm.workers import end_after
 
 LARGEST = 1e30
-"""Rewards beyond overflow single precision in sums and squares."""
+"""Largest reward; sums and squares of larger ones overflow single precision."""
 Columns = Mapping[str, Sequence[Any]]
 Call = tuple[Sequence[Any], Sequence[Any], Columns]
 """Prompts, completions and columns: the arguments of a reward."""
@@ -29,7 +29,7 @@ Call = tuple[Sequence[Any], Sequence[Any], Columns]
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """A value that is not a reward, in words that follow the function's name."""
+    """A value that is not a reward, with an error text to follow the function's name."""
 
     text: str
 
@@ -44,7 +44,7 @@ class Raised:
 
 Value = float | Bad | None
 Reply = list[Value] | Raised | str
-"""The values, an exception, or what is wrong with the value as a whole."""
+"""The values, an exception, or an error of the whole result."""
 
 
 def serve(function: Reward, timeout: float, connection: Connection) -> None:
@@ -66,7 +66,7 @@ def serve(function: Reward, timeout: float, connection: Connection) -> None:
 
 
 def reply_of(function: Reward, call: Call) -> Reply:
-    """The function's answer as plain values, whatever it does."""
+    """Call the function and return its result, or its exception, as plain values."""
     process = os.getpid()
     prompts, completions, columns = call
     try:
@@ -75,7 +75,7 @@ def reply_of(function: Reward, call: Call) -> Reply:
             os._exit(0)  # the function has forked, and this is the copy
         wrong = _wrong(returned, len(completions))
         return [_number(value) for value in returned] if wrong is None else wrong
-    except BaseException as problem:  # whatever the user's code raises is reported, SystemExit too
+    except BaseException as problem:  # report any exception of the user's code, also SystemExit
         if os.getpid() != process:
             os._exit(0)
         hint = ". Set --reward.in-process to share this process's GPU" if _is_cuda_fork(problem) else ""
@@ -84,7 +84,7 @@ def reply_of(function: Reward, call: Call) -> Reply:
 
 
 def _wrong(values: Any, count: int) -> str | None:
-    """The complaint about a value that is not one number for each completion."""
+    """Return the error of a value that is not one number per completion, else None."""
     listed = hasattr(values, "__len__") and getattr(values, "ndim", 1) == 1
     if not listed or isinstance(values, (str, bytes, bytearray, Mapping, Set)):
         return f"must return a list of numbers, got {type(values).__name__}"
@@ -97,14 +97,14 @@ def _wrong(values: Any, count: int) -> str | None:
 
 
 def _number(value: Any) -> Value:
-    """A value as a float, None, or the reason why it is neither."""
+    """Convert a value to a float, None, or the reason why it is neither."""
     if value is None:
         return None
     if isinstance(value, (str, bytes, bytearray)):
         return Bad(f"returned {excerpt(value)}, which is text and not a number")
     try:
         number = float(value)
-    except Exception as problem:  # a conversion of the user's own may raise anything
+    except Exception as problem:  # a user's own conversion may raise any error
         return Bad(f"returned {excerpt(value)}, which is not a number ({type(problem).__name__}: {problem})")
     if not math.isfinite(number):
         return Bad(f"returned {excerpt(value)}, not a finite number")
@@ -118,17 +118,17 @@ def _is_cuda_fork(problem: BaseException) -> bool:
 
 
 def _place(problem: BaseException, function: Callable[..., Any]) -> str:
-    """The line that raised, in the function's own file if it was there; nothing where the call failed."""
+    """Return the line that raised, preferably in the function's own file; empty if the call itself failed."""
     while isinstance(function, functools.partial):
         function = function.func
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    frames = traceback.extract_tb(problem.__traceback__)[1:]  # the first one is ours
+    frames = traceback.extract_tb(problem.__traceback__)[1:]  # the first frame is ours
     own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
     return last_line(own or frames)
 
 
 def excerpt(value: Any, limit: int = 300) -> str:
-    """The representation of any value, cut to a length."""
+    """Return the representation of any value, cut to a length."""
     try:
         text = repr(value)
     except Exception:  # an integer of too many digits, or a method of the user's

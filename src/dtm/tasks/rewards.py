@@ -1,9 +1,9 @@
-"""Calling a reward function that someone else wrote, and surviving whatever it does.
+"""Call a user's reward function safely, with deadlines and a failure policy.
 
-A reward may raise, hang, hold the interpreter, end its process, or return nonsense. It runs in a process of
-its own (`dtm.workers`), which sees copies of the samples and is killed at the deadline. Each failure names
-the function and shows the sample; the policy decides whether the sample is skipped or the run stops, with all
-that is on disk intact.
+A reward may raise, hang, hold the interpreter, end its process, or return invalid values. It runs in a
+separate process (`dtm.workers`), which gets copies of the samples and is killed at the deadline. Each failure
+names the function and shows the sample. The policy is to skip the sample or to stop the run; a stopped run
+keeps its files.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from dtm.tasks.replies import Bad, Call, Columns, Raised, Reply, Value, excerpt,
 from dtm.workers import Gone, Late, Worker
 
 MAX_HANGS = 3
-"""Hung samples tolerated in one call under the policy "skip"."""
+"""Largest number of samples that may hang in one call under the policy "skip"."""
 MAX_NOTICES = 10
-"""Distinct reasons to skip a sample that are told; messages may hold the sample."""
+"""Largest number of distinct reasons for skipping that are reported; messages may contain the sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Rewards, None where a sample is skipped, and how often each reason to skip occurred."""
+    """Rewards, None for a skipped sample, and the count of each reason for skipping."""
 
     rewards: list[float | None]
     reasons: Counter[str]
@@ -43,36 +43,36 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """A reward function with its name, its failure policy, its deadline and its processes."""
+    """A reward function with its name, failure policy, deadline and worker processes."""
 
     function: Reward
     name: str
     on_error: Literal["stop", "skip"] = "stop"
     timeout: float = 60.0
     declared: tuple[float, float] | None = None
-    """The lowest and the highest reward that should occur; a reward beyond gets one warning."""
+    """Expected lowest and highest reward; a reward outside causes one warning."""
     workers: int = 1
-    """Processes that share a batch."""
+    """Number of processes that split a batch."""
     in_process: bool = False
     """Call the function in this process, in a thread."""
     _warned: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
     _pool: list[Worker] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def start(self) -> None:
-        """Fork the processes now, while this one is small and uses no GPU."""
+        """Fork the worker processes now, while this process is small and uses no GPU."""
         for worker in self._started():
             worker.start()
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Columns
     ) -> list[float | None]:
-        """A finite reward for each sample, or None where the sample is to be skipped; not None for all."""
+        """Return a finite reward per sample, or None to skip it; at least one is not None."""
         scores = self.score(prompts, completions, columns)
         self.require_some(scores)
         return scores.rewards
 
     def score(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Columns) -> Scores:
-        """The rewards of some of the samples of a call; None also for all. No samples: nothing is called."""
+        """Return the rewards of some samples of a call, which may all be None; no call without samples."""
         if not completions:
             return Scores([], Counter())
         try:
@@ -86,14 +86,14 @@ class Scorer:
         return Scores(rewards, Counter("returned None" if value is None else value.text for value in skipped))
 
     def require_some(self, scores: Scores) -> None:
-        """Refuse a call without any reward."""
+        """Raise an error for a call without any reward."""
         total, reasons = len(scores.rewards), scores.reasons
         if reasons and reasons.total() == total:
             listed = "; ".join(f"{text} ({count} of {total})" for text, count in reasons.most_common(3))
             raise RewardError(f"reward {self.name} gave no reward to any of {total} completions: it {listed}")
 
     def _batch(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Columns) -> list[Value]:
-        """The values of a batch, shared out among the processes in order."""
+        """Return the values of a batch, which the worker processes split in order."""
         size = -(-len(completions) // self.workers)
         if self.in_process or size == len(completions):
             return self._values(0, (prompts, completions, columns))
@@ -108,7 +108,7 @@ class Scorer:
     def _one_by_one(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Columns
     ) -> list[Value]:
-        """The batch failed: find the samples that do it."""
+        """Call the samples of a failed batch one by one, to find those that fail."""
         results: list[Value] = []
         hangs = 0
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
@@ -123,7 +123,7 @@ class Scorer:
         return results
 
     def _values(self, worker: int, call: Call) -> list[Value]:
-        """Call the function, in a process or here, and return its values; raise what came instead."""
+        """Call the function, in a worker or here, and return its values; raise its failure."""
         reply = self._in_thread(call) if self.in_process else self._in_worker(worker, call)
         if isinstance(reply, Raised):
             raise _Failed(f"reward {self.name} raised {reply.text}") from _Traceback(reply.trace)
@@ -138,7 +138,7 @@ class Scorer:
             raise self._hung() from None
         except Gone:
             raise _Failed(
-                f"reward {self.name} ended its process. If it cannot run in a process of its own, "
+                f"reward {self.name} ended its process. If it cannot run in a separate process, "
                 "set --reward.in-process"
             ) from None
         except (pickle.PicklingError, TypeError, AttributeError) as problem:
@@ -173,7 +173,7 @@ class Scorer:
         return self._pool
 
     def _accepted(self, value: Value, prompt: Any, completion: Any) -> float | None:
-        """A value as a reward: None to skip the sample, an error where a bad one stops the run."""
+        """Convert a value to a reward: None to skip the sample, an error if the policy is to stop."""
         if not isinstance(value, Bad):
             if value is not None:
                 self._warn_beyond(value)
@@ -183,7 +183,7 @@ class Scorer:
         raise RewardError(f"reward {self.name} {value.text}{self._shown(prompt, completion)}")
 
     def _warn_skipped(self, texts: Iterable[str]) -> None:
-        """Warn once of each reason to skip that is an error."""
+        """Warn once about each reason for skipping that is an error."""
         for text in set(texts) - self._warned:
             if len(self._warned) < MAX_NOTICES:
                 self._warned.add(text)
@@ -234,7 +234,7 @@ NOT_PLAIN: Mapping[Callable[[Any], bool], str] = {
 
 
 def require_call(function: Callable[..., Any], name: str, columns: Iterable[str]) -> None:
-    """Refuse a reward that cannot be called with prompts, completions and the columns of the data."""
+    """Raise an error if a reward cannot be called with prompts, completions and the data's columns."""
     given = ["prompts", "completions", *columns]
     of_object = getattr(type(function), "__call__", None)  # noqa: B004  its kind matters
     for is_such, words in NOT_PLAIN.items():

@@ -1,1 +1,1 @@
-"""Everything that only `dtm verify` and the tests need: exact worlds, claims, the hazard form."""
+"""Verification, for `dtm verify` and the tests: exactly enumerable worlds, claims, the hazard form."""

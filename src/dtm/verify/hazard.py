@@ -23,7 +23,7 @@ def hazard_states(
     uniforms: Float[Tensor, "B L"],
     block: int | None = None,
 ) -> MaskedStates:
-    r"""x_t at global times t, with row weight λ_SAR(t) = M λ(u)  [eqs. 3, 32, 33].
+    r"""Draw x_t at global times t, with row weight λ_SAR(t) = M λ(u)  [eqs. 3, 32, 33].
 
     The active block is b = ⌊M t⌋ at local time u = M t − b; a position of it is masked while
     u < T^i, where α(T^i) is the given uniform. Completions must be a whole number of blocks.

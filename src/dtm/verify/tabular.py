@@ -1,4 +1,4 @@
-"""A denoiser that is a table: one free distribution for every masked state and position.
+"""A tabular denoiser: one free distribution for every masked state and position.
 
 The non-parametric model of the paper's proofs. It exists for worlds small enough to enumerate, where
 the exact posterior can be written into it (see `dtm.verify.exact`), sampled from and trained.
@@ -28,15 +28,15 @@ class Tabular(Denoiser):
         self.register_buffer("place", (symbols + 1) ** torch.arange(self.length - 1, -1, -1))
 
     def states(self, tokens: Int[Tensor, "B L"]) -> Int[Tensor, " B"]:
-        """The table row of each sequence."""
+        """Return the table row of each sequence."""
         return (tokens * self.place).sum(1)
 
     def hidden(
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "B L V"]:
-        """The table's own logits; the head adds the mask token."""
+        """Return the table's logits; the head adds the mask token."""
         return self.table[self.states(tokens)]
 
     def head(self, rows: Float[Tensor, "N V"]) -> Float[Tensor, "N W"]:
-        """The logits with a column for the mask token, which is never predicted."""
+        """Return the logits with a column for the mask token, which is never predicted."""
         return torch.cat([rows, torch.full_like(rows[:, :1], EXCLUDED)], dim=1)

@@ -1,11 +1,11 @@
-"""Settings of a model that its published files leave out: the mask token, the end of a turn, the attention.
+"""Settings that a model's published files lack: the mask token, the end of a turn, the attention.
 
 Models that were made from others have the configuration of their source, which states none of them. They are
 read in this order:
 
-    mask token    asked for, then dtm.json, then config.json, then the tokenizer's mask token
+    mask token    user's flags, then dtm.json, then config.json, then the tokenizer's mask token
     end of turn   dtm.json, then config.json
-    attention     asked for, then dtm.json, then config.json, else that of the family
+    attention     user's flags, then dtm.json, then config.json, else that of the family
 
 Nothing is guessed: a setting that is found nowhere is an error that names the family's usual value.
 
@@ -33,7 +33,7 @@ SIDECAR = "dtm.json"
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """Settings that a user asks for; they precede those of the model's files."""
+    """Settings that a user gives; they precede those of the model's files."""
 
     mask_token: str | None = None
     """Id or text of the mask token; None: as stored."""
@@ -50,13 +50,13 @@ class Asked:
 
 
 STORED = Asked()
-"""Nothing is asked for: all settings are those of the model's files."""
+"""No settings of the user: all are those of the model's files."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sidecar:
-    """Contents of ``dtm.json``; None: not stated."""
+    """Contents of ``dtm.json``; None: not in the file."""
 
     mask_token_id: int | None = None
     eos_token_id: int | None = None
@@ -66,7 +66,7 @@ class Sidecar:
 
     @classmethod
     def read(cls, folder: Path) -> Sidecar:
-        """Read the file of a folder; without one nothing is stated."""
+        """Read the file of a folder; without one all settings are None."""
         source = folder / SIDECAR
         if not source.is_file():
             return cls()
@@ -118,7 +118,7 @@ def completed(values: dict[str, Any], folder: Path, asked: Asked, family: Family
 
 
 def settled(shape: TransformerConfig, folder: Path, asked: Asked, family: Family) -> TransformerConfig:
-    """Apply what is asked for to a shape, and what ``dtm.json`` says where ``config.json`` leaves it out."""
+    """Apply the user's settings to a shape, and those of ``dtm.json`` that ``config.json`` lacks."""
     if asked.mask_token is not None:
         shape = replace(shape, mask_id=mask_id(folder, asked.mask_token))
     if family.attention in ("full", "block"):

@@ -1,1 +1,1 @@
-"""The run page: one self-contained HTML file made from what a run has written to its folder."""
+"""The run page: one self-contained HTML file, made from the files of a run's folder."""

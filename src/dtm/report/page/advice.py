@@ -10,13 +10,13 @@ from dtm.tilts import LOW_ESS
 Rows = Sequence[Mapping[str, Any]]
 
 COLLAPSE = 0.5
-"""Diversity below this share of the base's is warned of."""
+"""Diversity, as a share of the base's, below which there is a warning."""
 LESS_VALID = 0.05
-"""So is a loss of validity by more than this."""
+"""Loss of validity above which there is a warning."""
 
 
 def advice(events: Mapping[str, Rows], summary: Mapping[str, Any]) -> list[dict[str, str]]:
-    """What a reader should know before believing the numbers, each with a remedy."""
+    """Return warnings about a run's numbers, each with a remedy."""
     evaluations = events.get("evaluation", ())
     found = [
         *_outcome(summary),
@@ -56,20 +56,20 @@ def _shortcuts(audits: Rows) -> list[tuple[str, str]]:
     fallen = next((row["falls_back"] for row in audits if row.get("falls_back")), None)
     if fallen is None:
         return []
-    what = f"Rollouts went on with exact decoding: {fallen}."
-    return [(what, "decode more carefully (--decoding.cache none, a higher --decoding.certainty)")]
+    what = f"Rollouts changed to exact decoding: {fallen}."
+    return [(what, "use fewer approximations (--decoding.cache none, a higher --decoding.certainty)")]
 
 
 def _skipped(rollouts: Rows) -> list[tuple[str, str]]:
     skipped = sum(row.get("skipped") or 0 for row in rollouts)
     if not skipped:
         return []
-    return [(f"The reward gave None for {skipped:,} completions.", "return a number where they should count")]
+    return [(f"The reward gave None for {skipped:,} completions.", "return a number if it should count")]
 
 
 def _too_long(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     count = sum(summary.get("too_long", {}).values())
-    return [(f"{count:,} prompts were too long and left out.", "raise --task.prompt-length")] if count else []
+    return [(f"{count:,} prompts were too long: dropped.", "raise --task.prompt-length")] if count else []
 
 
 def _side_effects(base: Mapping[str, Any], tuned: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -77,7 +77,7 @@ def _side_effects(base: Mapping[str, Any], tuned: Mapping[str, Any]) -> list[tup
     for name, floor in (("distinct", 0.0), ("coverage", 1.0)):
         before, after = base.get(name), tuned.get(name)
         if before is not None and after is not None and after - floor < COLLAPSE * (before - floor):
-            what = f"Diversity fell: {name} {before:.3g} → {after:.3g}. Few answers carry the reward now."
+            what = f"Diversity fell: {name} {before:.3g} → {after:.3g}. Few answers earn most of the reward."
             found.append((what, "stop at a smaller --tilt.final"))
     before, after = base.get("valid"), tuned.get("valid")
     if before is not None and after is not None and after < before - LESS_VALID:

@@ -1,4 +1,4 @@
-"""The numbers behind a page's curves: columns of the run's events, thinned, and which charts show them."""
+"""The data of a page's curves: columns of the run's events, thinned, and the charts that show them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Rows = Sequence[Mapping[str, Any]]
 Table = dict[str, list[int | float | None]]
 
 PLACE = ("step", "seconds", "spent_tokens")
-"""Columns that a curve can be drawn against."""
+"""Columns for the x-axis of a curve."""
 BOOKKEEPING = {*PLACE, "tilt", "h", "phase", "phase_step", "steps", "spent_seconds", "spent_flops", "best"}
-"""Columns that are no measure."""
+"""Columns that are not measures."""
 TITLES = {
     "reward": "Reward",
     **{name: title for name, title in PANELS.items() if name != "reward"},
@@ -28,7 +28,7 @@ TITLES = {
 
 
 def tables(events: Mapping[str, Rows], samples: Sequence[Evaluated], points: int) -> dict[str, Table]:
-    """Columns of the evaluations with the reward's interval, of rollouts, steps and phases."""
+    """Return columns of evaluations with the reward's interval, and of rollouts, steps and phases."""
     intervals = {(one.step, one.tilt): one.interval for one in samples}
     evaluations = []
     for row in events.get("evaluation", ()):
@@ -45,7 +45,7 @@ def tables(events: Mapping[str, Rows], samples: Sequence[Evaluated], points: int
 
 
 def _with_range(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A phase with the ends of the standard error of what it absorbed."""
+    """Add the ends of the absorbed share's standard error to a phase."""
     share, error = row.get("absorbed"), row.get("absorbed_error")
     if not is_number(share) or not is_number(error):
         return dict(row)
@@ -53,13 +53,13 @@ def _with_range(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def columns(rows: Rows) -> Table:
-    """The numbers of the rows by name; None where a row has none."""
+    """Return the numbers of the rows by name; None if a row lacks one."""
     names = dict.fromkeys(name for row in rows for name, value in row.items() if is_number(value))
     return {name: [_short(row[name]) if is_number(row.get(name)) else None for row in rows] for name in names}
 
 
 def thinned(rows: Rows, most: int) -> Rows:
-    """At most so many rows: means over neighbours, at the place of the last of them.
+    """Thin out to at most ``most`` rows: means over adjacent rows, at the place of the last of them.
 
     >>> thinned([{"step": k, "loss": float(k)} for k in range(4)], most=2)
     [{'step': 1, 'loss': 0.5}, {'step': 3, 'loss': 2.5}]
@@ -79,7 +79,7 @@ def _mean(rows: Rows) -> dict[str, Any]:
 
 
 def charts(found: Mapping[str, Table], best: float | None) -> list[dict[str, Any]]:
-    """The charts that a run has numbers for, in the order of the page."""
+    """Return the charts for which a run has numbers, in the order of the page."""
     measured = [
         name
         for name in found.get("evaluation", {})
@@ -125,12 +125,12 @@ def _measure(name: str, best: float | None) -> dict[str, Any]:
 def _chart(
     key: str, title: str, lines: list[dict[str, Any]], format: str = "number", *, zero: bool = False
 ) -> dict[str, Any]:
-    """A chart; ``zero``: its scale begins there."""
+    """Return a chart; ``zero``: its scale starts at 0."""
     return {"id": key, "title": title, "lines": lines, "format": format, "references": [], "zero": zero}
 
 
 def _line(table: str, y: str, label: str, *, ranged: bool = False) -> dict[str, Any]:
-    """A curve; a ranged one has the columns ``y_low`` and ``y_high`` too."""
+    """Return a curve; a ranged one also has the columns ``y_low`` and ``y_high``."""
     return {"table": table, "y": y, "label": label, "ranged": ranged}
 
 
@@ -139,10 +139,10 @@ def _has(found: Mapping[str, Table], table: str, name: str) -> bool:
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """A finite number, and no truth value."""
+    """Return whether a value is a finite number and not a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _short(value: int | float) -> int | float:
-    """Six significant digits: more is not seen, and takes room."""
+    """Round to six significant digits, to keep the page small."""
     return value if isinstance(value, int) else float(f"{value:.6g}")

@@ -1,4 +1,4 @@
-"""Everything that a page shows, as one JSON value, from the files of the runs' folders."""
+"""Collect the data of a page as one JSON value, from the files of the runs' folders."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from dtm.runs.events import read_all_events
 from dtm.runs.folder import RunFolder, read_object
 
 SAMPLES = 320
-"""Samples of a page, over all of its runs."""
+"""Largest number of samples of a page, over all of its runs."""
 CLIP, PROMPT, TOKEN = 2000, 1200, 60
-"""Characters of a completion, a prompt and a token that a page holds."""
+"""Largest number of characters of a completion, a prompt and a token on a page."""
 POINTS = 300
-"""Points of a curve; those of a page with many runs have fewer."""
+"""Largest number of points of a curve; fewer on a page with many runs."""
 MOVIES = 3
-"""Evaluations whose reveals are shown: the base's, the last, and one between."""
+"""Number of evaluations whose reveals are shown: the base's, the last, and one in between."""
 LEVELS = 5
 """Levels of detail: each has half the samples and points of the one before, and a quarter of the text."""
 
@@ -44,35 +44,35 @@ class Subject:
     folder: RunFolder
     name: str
     group: str
-    """Runs of one group, the seeds of a setting, share a colour."""
+    """Number of the run's group; runs of a group (seeds of a setting) share a colour."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """How much of a run its page holds."""
+    """Level of detail: how much of a run's data the page holds."""
 
     samples: int
     points: int
     clip: int
     movies: int
-    """Prompts whose reveals are shown."""
+    """Number of prompts whose reveals are shown."""
 
     @classmethod
     def of(cls, runs: int, level: int) -> Detail:
-        """The detail of each run of a page; higher levels are smaller."""
+        """Return the detail of each run of a page; higher levels are smaller."""
         share = max(SAMPLES // max(runs, 1) >> level, 4)
         points = max(min(POINTS, 12 * POINTS // max(runs, 1)) >> level, 20)
         return cls(share, points, CLIP >> 2 * level, 4 >> level if runs <= 12 else 1)
 
 
 def page_data(subjects: Sequence[Subject], title: str, level: int = 0) -> dict[str, Any]:
-    """The runs of a page, at a level of detail."""
+    """Return the data of a page's runs, at a level of detail."""
     detail = Detail.of(len(subjects), level)
     return {"title": title, "runs": [run_data(subject, detail) for subject in subjects]}
 
 
 def run_data(subject: Subject, detail: Detail) -> dict[str, Any]:
-    """One run: what was asked, how it went, and what it drew."""
+    """Return the data of one run: its settings, curves, warnings and samples."""
     folder, config = subject.folder, subject.folder.read_config()
     require(
         folder.kind == "train",
@@ -106,7 +106,7 @@ def run_data(subject: Subject, detail: Detail) -> dict[str, Any]:
 
 
 def verdict(events: Mapping[str, Sequence[Mapping[str, Any]]], summary: Mapping[str, Any]) -> dict[str, str]:
-    """The outcome in a sentence, and its kind: learnt, not learnt, not measurable, or unfinished."""
+    """Return the outcome as a sentence, and its kind: learnt, not learnt, not measurable, or unfinished."""
     measured = [row["reward"] for row in events.get("evaluation", ()) if is_number(row.get("reward"))]
     moved = ""
     if len(measured) > 1:
@@ -133,7 +133,7 @@ def facts(
     events: Mapping[str, Sequence[Mapping[str, Any]]],
     summary: Mapping[str, Any],
 ) -> list[tuple[str, str]]:
-    """What was asked, and on which machine."""
+    """Return the main settings of the run, and its machine."""
     try:
         started = folder.started
     except CheckpointError as problem:
@@ -164,7 +164,7 @@ def facts(
 
 
 def measures(events: Mapping[str, Sequence[Mapping[str, Any]]], best: float | None) -> list[dict[str, Any]]:
-    """Base and latest value of every held-out measure."""
+    """Return base and latest value of every held-out measure."""
     rows = events.get("evaluation", ())
     if not rows:
         return []
@@ -186,7 +186,7 @@ def _phase(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def samples(evaluations: Sequence[Evaluated], drawn: dict[str, Any], detail: Detail) -> dict[str, Any]:
-    """A stratified few of the samples, and how many there are."""
+    """Return a stratified selection of the samples, and the number of all."""
     total = sum(len(one.rows) for one in evaluations)
     chosen = stratified(evaluations, detail.samples)
     rows = [{"step": one.step, "tilt": one.tilt, **_sample(row, drawn, detail.clip)} for one, row in chosen]
@@ -218,7 +218,7 @@ def _moved(evaluations: Sequence[Evaluated], drawn: dict[str, Any], detail: Deta
 
 
 def movies(evaluations: Sequence[Evaluated], drawn: dict[str, Any], detail: Detail) -> list[dict[str, Any]]:
-    """The recorded reveals by prompt, each with the replays of some evaluations; the base's first."""
+    """Return the recorded reveals by prompt, each with the replays of some evaluations, the base's first."""
     recorded = [one for one in evaluations if any("replay" in row for row in one.rows)]
     prompts: dict[str, list[dict[str, Any]]] = {}
     for one in (recorded[place] for place in spread_out(len(recorded), MOVIES)):
@@ -232,13 +232,13 @@ def movies(evaluations: Sequence[Evaluated], drawn: dict[str, Any], detail: Deta
 
 
 def _replay(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded replay with short tokens."""
+    """Return a recorded replay with shortened tokens."""
     options = [[[clipped(text, TOKEN), p] for text, p in row] for row in found["alternatives"]]
     return {**found, "tokens": [clipped(text, TOKEN) for text in found["tokens"]], "alternatives": options}
 
 
 def clipped(text: str, most: int) -> str:
-    """The text, or its beginning with the number of characters left out.
+    """Return the text, or its start with the number of omitted characters.
 
     >>> clipped("abcdef", 4)
     'abcd … (2 more characters)'

@@ -1,4 +1,4 @@
-"""What a page needs to draw a sample: the maze, a Sudoku grid, or Countdown's arithmetic, checked here."""
+"""Data for drawing a sample on a page: the maze, a Sudoku grid, or Countdown's arithmetic, checked here."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ASKED = (
     re.compile(r"Numbers: \[([0-9, ]{1,200})\]\s{1,9}Target: ([0-9]{1,9})"),
     re.compile(r"only the numbers \[([0-9, ]{1,200})\][^.]{1,200}? exactly ([0-9]{1,9})"),
 )
-"""How prompts of Countdown state the numbers and the target."""
+"""Patterns of the numbers and the target in Countdown prompts."""
 
 
 def scene(config: RunConfig) -> dict[str, Any]:
-    """How samples of a run are drawn: "maze" with its walls, "sudoku", "countdown" or "text"."""
+    """Return how to draw a run's samples: "maze" with its walls, "sudoku", "countdown" or "text"."""
     task = config.task
     if isinstance(task, MazeConfig):
         maze = Maze.generate(task.size, task.door_fraction, task.seed)
@@ -36,7 +36,7 @@ def scene(config: RunConfig) -> dict[str, Any]:
 
 
 def drawing(scene: dict[str, Any], prompt: Any, completion: Any) -> dict[str, Any] | None:
-    """The drawing of one sample; None where it cannot be read as one."""
+    """Return the drawing of one sample; None if it cannot be parsed."""
     match scene["kind"]:
         case "maze":
             return _maze(prompt, completion)
@@ -48,7 +48,7 @@ def drawing(scene: dict[str, Any], prompt: Any, completion: Any) -> dict[str, An
 
 
 def _answer(completion: Any, scene: dict[str, Any]) -> str:
-    """The completion with its answer marked; that of a small model is the answer as a whole."""
+    """Return the completion with its answer marked; a small model's completion is the answer itself."""
     return f"<answer>{as_text(completion)}</answer>" if scene["whole"] else as_text(completion)
 
 
@@ -64,7 +64,7 @@ def _maze(prompt: Any, completion: Any) -> dict[str, Any] | None:
 
 
 def _sudoku(prompt: str, answer: str) -> dict[str, Any] | None:
-    """Puzzle and grid as digits, and the cells that break a rule or change a given digit."""
+    """Return puzzle and grid as digits, and the cells that break a rule or change a given digit."""
     puzzles = PUZZLE.findall(prompt)  # exemplars come first
     if not puzzles:
         return None
@@ -79,7 +79,7 @@ def _sudoku(prompt: str, answer: str) -> dict[str, Any] | None:
 
 
 def _wrong(puzzle: str, grid: str) -> list[int]:
-    """Cells that change a given digit or repeat one in a row, column or box."""
+    """Return the cells that change a given digit or repeat one in a row, column or box."""
     changed = {cell for cell in range(CELLS) if puzzle[cell] not in ("0", grid[cell])}
     repeated = {
         cell
@@ -91,7 +91,7 @@ def _wrong(puzzle: str, grid: str) -> list[int]:
 
 
 def _countdown(prompt: str, answer: str) -> dict[str, Any] | None:
-    """Numbers, target, expression, its value, and whether it uses the numbers and reaches the target."""
+    """Return numbers, target, expression, value, and whether it uses the numbers and reaches the target."""
     asked = next((found for pattern in ASKED if (found := pattern.search(prompt))), None)
     if asked is None:
         return None

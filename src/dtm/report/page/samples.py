@@ -1,4 +1,4 @@
-"""The samples of a run's evaluations: a stratified few, histograms of the reward, and where mass moved."""
+"""The samples of a run's evaluations: a stratified selection, reward histograms, and changed answers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dtm.runs.events import read_lines
 
 NAME = re.compile(r"step-(\d+)-tilt-([\d.]+)\.jsonl")
 MOST_EVALUATIONS = 8
-"""Evaluations whose samples and histograms are shown: the first, the last, and some between."""
+"""Number of evaluations with samples and histograms: the first, the last, and some in between."""
 BINS = 20
 MOST_MOVED = 10
-"""Answers listed as gained, and as lost."""
+"""Number of answers listed as gained, and as lost."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Evaluated:
 
     @cached_property
     def by_prompt(self) -> dict[str, list[dict[str, Any]]]:
-        """Rows of each prompt; those of a prompt are neighbours in the file."""
+        """Return the rows of each prompt, which are adjacent in the file."""
         groups: dict[str, list[dict[str, Any]]] = {}
         last, rows = object(), list[dict[str, Any]]()
         for row in self.rows:
@@ -45,7 +45,7 @@ class Evaluated:
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
-        """95 % interval of the mean reward over prompts, whose completions are not independent."""
+        """Return the 95 % interval of the mean reward over prompts, whose completions are not independent."""
         groups = self.by_prompt.values()
         means = [sum(row["reward"] for row in rows) / len(rows) for rows in groups]
         if len(means) < 2:
@@ -57,7 +57,7 @@ class Evaluated:
 
 
 def read_evaluations(folder: Path) -> list[Evaluated]:
-    """Every evaluation's samples, in order; rows without a reward are left out."""
+    """Read the samples of every evaluation, in order, without rows that have no reward."""
     found = []
     for path in sorted(folder.glob("step-*.jsonl")):
         name = NAME.fullmatch(path.name)
@@ -69,7 +69,7 @@ def read_evaluations(folder: Path) -> list[Evaluated]:
 
 
 def spread_out(count: int, most: int) -> list[int]:
-    """At most ``most`` of ``count`` places, evenly from the first to the last.
+    """Return at most ``most`` of ``count`` indices, evenly spaced from the first to the last.
 
     >>> spread_out(3, 8), spread_out(101, 3), spread_out(5, 1)
     ([0, 1, 2], [0, 50, 100], [4])
@@ -82,12 +82,12 @@ def spread_out(count: int, most: int) -> list[int]:
 
 
 def shown_evaluations(evaluations: Sequence[Evaluated]) -> list[Evaluated]:
-    """The first, the last, and some between."""
+    """Return the first evaluation, the last, and some in between."""
     return [evaluations[place] for place in spread_out(len(evaluations), MOST_EVALUATIONS)]
 
 
 def stratified(evaluations: Sequence[Evaluated], most: int) -> list[tuple[Evaluated, dict[str, Any]]]:
-    """About ``most`` samples: as many of each evaluation, evenly over the order of their rewards."""
+    """Select about ``most`` samples: equally many per evaluation, evenly over the order of their rewards."""
     chosen = shown_evaluations(evaluations)
     each = max(1, most // max(len(chosen), 1))
     found = []
@@ -98,13 +98,13 @@ def stratified(evaluations: Sequence[Evaluated], most: int) -> list[tuple[Evalua
 
 
 def histogram(evaluations: Sequence[Evaluated]) -> dict[str, Any] | None:
-    """Counts of rewards in shared bins, a row for each evaluation shown; None without samples."""
+    """Count rewards in shared bins, with a row per shown evaluation; None without samples."""
     chosen = shown_evaluations(evaluations)
     rewards = [[row["reward"] for row in one.rows] for one in chosen]
     everything = sorted({value for values in rewards for value in values})
     if not everything:
         return None
-    if len(everything) <= BINS:  # a bar for each value
+    if len(everything) <= BINS:  # one bar per value
         place = {value: index for index, value in enumerate(everything)}
         labels = [f"{value:.4g}" for value in everything]
         counts = [[0] * len(everything) for _ in chosen]
@@ -124,7 +124,7 @@ def histogram(evaluations: Sequence[Evaluated]) -> dict[str, Any] | None:
 
 
 def moved(evaluations: Sequence[Evaluated]) -> dict[str, Any] | None:
-    """Answers that the tuned model gives more and less often than the base; None without two evaluations.
+    """Return answers that the tuned model gives more or less often than the base; None without both.
 
     "share" is the mean total variation between the answers of a prompt before and after, as drawn.
     """
@@ -155,7 +155,7 @@ def moved(evaluations: Sequence[Evaluated]) -> dict[str, Any] | None:
 
 
 def _by_change(change: Mapping[str, Any]) -> tuple[float, float, str]:
-    """Largest change first; then the highest reward, and the text, so that the order is always the same."""
+    """Sort by change, then by reward and text, so that the order is always the same."""
     row = change["row"]
     return (
         -abs(change["after"] - change["before"]),

@@ -1,4 +1,4 @@
-"""Write a page: the template with our style, our script and the data inside, and nothing from elsewhere."""
+"""Write a page: one HTML file with style, script and data inside, without external resources."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from dtm.runs.folder import PAGE, RunFolder, make_folder
 from dtm.writing import write_text
 
 LARGEST = 4_500_000
-"""Bytes of a page; a larger one is made again with fewer samples, shorter texts and coarser curves."""
+"""Largest page, in bytes; a larger one is made again with fewer samples, shorter texts and coarser curves."""
 SHARE = 0.01
-"""Most of a run's time that its page may take."""
+"""Largest share of a run's time for writing its page."""
 PLACE = re.compile(r"\[\[(policy|title|style|data|script)\]\]")
 SCRIPTS = ("base", "charts", "drawings", "movie", "samples", "sections", "main")
 """The script's files, in the order in which they are joined."""
 
 
 def render(data: dict[str, Any], live: bool = False) -> str:
-    """The page as HTML; a ``live`` one asks the server that it came from for news."""
+    """Return the page as HTML; a ``live`` page polls its server for updates."""
     template, style, script = assets()
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
@@ -48,13 +48,13 @@ def render(data: dict[str, Any], live: bool = False) -> str:
         "data": embedded(data | {"live": live}),
         "script": script,
     }
-    # In one pass: the data may hold any text, also that of a place.
+    # In one pass: the data may contain the text of a placeholder.
     return PLACE.sub(lambda place: parts[place[1]], template)
 
 
 @cache
 def assets() -> tuple[str, str, str]:
-    """The template, the style and the script."""
+    """Read the template, the style and the script."""
     folder = files("dtm.report.page") / "assets"
     script = "\n".join((folder / f"{name}.js").read_text("utf-8") for name in SCRIPTS)
     wrapped = f'"use strict";\n(() => {{\n{script}\n}})();\n'
@@ -62,7 +62,7 @@ def assets() -> tuple[str, str, str]:
 
 
 def embedded(data: Any) -> str:
-    r"""JSON that is safe inside a script element: pure ASCII, and no character that HTML reads.
+    r"""Format JSON that is safe inside a script element: pure ASCII, without characters that HTML parses.
 
     >>> embedded(["</script>", float("nan")])
     '["\\u003c/script\\u003e",null]'
@@ -74,7 +74,7 @@ def embedded(data: Any) -> str:
 
 
 def page_of(subjects: Sequence[Subject], title: str) -> str:
-    """The page of some runs, small enough for an e-mail."""
+    """Return the page of some runs, small enough for an e-mail."""
     for level in range(LEVELS):
         page = render(page_data(subjects, title, level))
         if len(page) <= LARGEST:
@@ -83,12 +83,12 @@ def page_of(subjects: Sequence[Subject], title: str) -> str:
 
 
 def write_page(folder: RunFolder) -> Path:
-    """Write a run's own page into its folder."""
+    """Write the page of one run into its folder."""
     return write_pages([Subject(folder, folder.path.name, "")])
 
 
 def write_pages(subjects: Sequence[Subject], out: Path | None = None) -> Path:
-    """Write the page of some runs; by default into the run's folder, or the one that holds the runs."""
+    """Write the page of some runs; by default into the run's folder, or the common folder of the runs."""
     require(bool(subjects), "a page needs at least one run")
     folders = [subject.folder.path.absolute() for subject in subjects]
     if out is None:
@@ -102,7 +102,7 @@ def write_pages(subjects: Sequence[Subject], out: Path | None = None) -> Path:
 
 
 def title_of(subjects: Sequence[Subject]) -> str:
-    """The run's name, or how many runs there are."""
+    """Return the run's name, or the number of runs."""
     if len(subjects) == 1:
         return subjects[0].name
     recipes = dict.fromkeys(str(subject.folder.recipe) for subject in subjects)
@@ -110,7 +110,7 @@ def title_of(subjects: Sequence[Subject]) -> str:
 
 
 def subjects_of(folders: Sequence[RunFolder]) -> list[Subject]:
-    """Runs to show together; those that differ in nothing but the seed are one group.
+    """Return the subjects of a page; runs that differ only in the seed are one group.
 
     A group is named by the settings in which it differs from the others.
     """
@@ -125,16 +125,16 @@ def subjects_of(folders: Sequence[RunFolder]) -> list[Subject]:
 
 
 def _label(setting: Mapping[str, Any], varied: Sequence[str]) -> str:
-    """The values of the fields that vary; the method's own fields go with its name."""
+    """Return the values of the fields that vary; the method's own fields follow its name."""
     if "method.name" in varied:
         varied = [field for field in varied if field == "method.name" or not field.startswith("method.")]
     return ", ".join(f"{field.removesuffix('.name')} {setting.get(field)}" for field in varied)
 
 
 class RunPage:
-    """Rewrites a run's page during the run, after evaluations and phases.
+    """Callback that rewrites a run's page during the run, after evaluations and phases.
 
-    It waits until the page's share of the run's time is below `SHARE`; a failure is warned of once.
+    It waits until the page's share of the run's time is below `SHARE`; a failure causes one warning.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -152,7 +152,7 @@ class RunPage:
         begin = time.perf_counter()
         try:
             write_page(self.folder)
-        except Exception as problem:  # no page is worth a training run
+        except Exception as problem:  # a failed page must not stop the training
             if not self.has_failed:
                 again = f"make it later with `dtm report {shlex.quote(str(self.folder.path))}`"
                 notice = f"{self.folder.page} was not written: {problem}; {again}"
@@ -163,7 +163,7 @@ class RunPage:
 
 
 def _finite(value: Any) -> Any:
-    """The value with null for numbers that JSON cannot hold."""
+    """Replace numbers that JSON cannot hold by null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

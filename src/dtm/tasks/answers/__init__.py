@@ -1,1 +1,1 @@
-"""Reading the answer out of a generated text, and judging it: one file a task, four sets of rules."""
+"""Graders: extract the answer from a generated text and judge it; one file per task, four sets of rules."""

@@ -1,8 +1,8 @@
 r"""Countdown: an expression that uses each number once and reaches the target.
 
-The published rules take d1's and SPG's last box, or DTM's first answer tag, and without one the whole text;
-a box that is not closed falls back to the tags. ``fixed`` looks in the answer block first and does not take
-a whole text for an answer, reads fractions and typographic operators, and wants the target exactly.
+The published rules take the last box (d1 and SPG) or the first answer tag (DTM), else the whole text; an
+unclosed box falls back to the tags. ``fixed`` reads the answer block first and never the whole text, accepts
+fractions and typographic operators, and requires the exact target.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NUMBER = frozenset("0123456789. ")
 
 
 def grade(question: str, ground_truth: Any, generation: str, rules: Rules) -> Verdict:
-    """Judge one generation; the ground truth is ``[[numbers], target]``, or stands in the question."""
+    """Judge one generation; the ground truth is ``[[numbers], target]``, or in the question."""
     numbers, target = _item(question, ground_truth)
     if rules == "fixed":
         sides = _fixed_sides(generation)
@@ -40,7 +40,7 @@ def grade(question: str, ground_truth: Any, generation: str, rules: Rules) -> Ve
 
 
 def uses(expression: str, numbers: Sequence[int]) -> bool:
-    """Whether the integers in the expression are the given ones, each as often as it is given."""
+    """Return whether the integers in the expression are the given ones, each used as often as given."""
     found = re.findall("[0-9]+", expression)
     if len(found) != len(numbers):
         return False
@@ -48,7 +48,7 @@ def uses(expression: str, numbers: Sequence[int]) -> bool:
 
 
 def solves(expression: str, numbers: Sequence[int], target: int) -> bool:
-    """Whether the expression uses the numbers and comes to the target, within the published tolerance."""
+    """Return whether the expression uses the numbers and has the target's value, within a tolerance."""
     if not uses(expression, numbers):
         return False
     value = evaluate(expression)
@@ -66,7 +66,7 @@ def _published(generation: str, rules: Rules) -> str:
 
 
 def _left_of_equation(text: str) -> str:
-    """The expression before the first "= number", where there is one; the text otherwise."""
+    """Return the expression before the first "= number", if there is one; else the text."""
     place = -1
     while (place := text.find("=", place + 1)) >= 0:
         start = place
@@ -78,7 +78,7 @@ def _left_of_equation(text: str) -> str:
 
 
 def _fixed_sides(generation: str) -> list[str]:
-    """The candidate expressions: the sides of the equation that was given as the answer."""
+    """Return the candidate expressions: the sides of the equation given as the answer."""
     text = without_specials(generation)
     block = last_answer(text)
     answer = last_box(text if block is None else block) or block

@@ -1,9 +1,9 @@
 r"""GSM8K: one number.
 
-The published rules take the first box that holds a number (its first, so that "1,000" is 1), else the last
-number of the first answer pair; SPG, and DTM's table after it, also try what follows the last answer tag, or
-the whole text where there is none. Their reading of a gold answer knows no minus sign. ``fixed`` follows
-SPG's order, reads separators, signs and fractions, and compares exactly.
+The published rules take the first box with a number (its first number, so that "1,000" is 1), else the last
+number of the first answer pair. SPG, and DTM's table after it, also try the text after the last answer tag,
+or the whole text without a tag. They drop the minus sign of a gold answer. ``fixed`` has SPG's order, reads
+separators, signs and fractions, and compares exactly.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PUBLISHED_NUMBER = re.compile(r"-?\d+\.?\d*")
 PUBLISHED_GOLD = re.compile(r"####\s*\$?([0-9][0-9.,]*)")
 BOX = r"\boxed{"
 MAX_NUMBER = 400
-"""Characters; a longer number is infinite as a float."""
+"""Longest number, in characters; a longer one is infinite as a float."""
 
 
 def grade(question: str, ground_truth: Any, generation: str, rules: Rules) -> Verdict:
     """Judge one generation; the ground truth is a number, or the data set's answer that ends in "#### 18".
 
-    Null is how the published parser read a negative gold answer: never right under the published
-    rules, and not to be judged under ``fixed``.
+    The published parser reads a negative gold answer as null, which is never right under the published rules;
+    ``fixed`` does not judge such a row.
     """
     if rules == "fixed":
         gold, value = gold_number(ground_truth), _fixed(without_specials(generation))
@@ -39,7 +39,7 @@ def grade(question: str, ground_truth: Any, generation: str, rules: Rules) -> Ve
 
 
 def gold_number(ground_truth: Any) -> Fraction | None:
-    """The gold answer exactly, with its sign; None for null."""
+    """Return the exact gold answer, with its sign; None for null."""
     match ground_truth:
         case None:
             return None
@@ -73,7 +73,7 @@ def _published(text: str, tail: bool) -> float | None:
 
 
 def _boxes(text: str) -> Iterator[str]:
-    """Boxes up to the next closing brace on the same line."""
+    """Return the boxes, each up to the next closing brace on its line."""
     for line in text.split("\n"):
         opening = line.find(BOX)
         while opening >= 0:

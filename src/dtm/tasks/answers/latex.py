@@ -1,8 +1,8 @@
-r"""Whether two LaTeX answers are the same string once notation that does not matter is removed.
+r"""Compare two LaTeX answers as strings, after removing differences of notation.
 
-The rules are those that the MATH data set was published with, as all published numbers use them: they know
-``\tfrac12`` and ``1/2`` for ``\frac{1}{2}``, and no algebra. Where a rule does not apply cleanly the original
-gave up on both answers and compared them as they stood; so does this.
+The rules are those published with the MATH data set, which all published numbers use. They accept
+``\tfrac12`` and ``1/2`` for ``\frac{1}{2}``, and no algebra. If a rule fails on either answer, both are
+compared unchanged, as in the original code.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ REMOVED_FIRST = {
 REMOVED_NEXT = {r"^{\circ}": "", r"^\circ": "", r"\$": ""}
 UNIT = r"\text{ "
 MAX_INTEGER = 100
-"""Digits of a numerator or denominator written with a slash."""
+"""Longest numerator or denominator of a fraction with a slash, in digits."""
 
 
 class Malformed(ValueError):
-    """An answer that the rules do not apply to."""
+    """An answer to which the rules do not apply."""
 
 
 def same(answer: str, gold: str) -> bool:
-    r"""Whether two answers agree after normalisation.
+    r"""Return whether two answers agree after normalisation.
 
     >>> same(r"x = \dfrac12", "1/2"), same("0.50", "1/2")
     (True, False)
@@ -41,7 +41,7 @@ def same(answer: str, gold: str) -> bool:
 
 
 def normalised(text: str) -> str:
-    """The answer in its plainest spelling; `Malformed` where it has two units or an unfinished command."""
+    """Return the answer in a normal form; raise `Malformed` for two units or an unfinished command."""
     for old, new in {**REMOVED_FIRST, **REMOVED_NEXT}.items():
         text = text.replace(old, new)
     text = _without_unit(text).replace(r"\%", "").replace(" .", " 0.").replace("{.", "{0.")
@@ -61,7 +61,7 @@ def _without_unit(text: str) -> str:
 
 
 def _without_name(text: str) -> str:
-    """The part right of a short ``x =``."""
+    """Return the part after a short ``x =``."""
     sides = text.split("=")
     return sides[1] if len(sides) == 2 and len(sides[0]) <= 2 else text
 
@@ -93,7 +93,7 @@ def _braced_fractions(text: str) -> str:
 
 
 def _slash_as_fraction(text: str) -> str:
-    """An integer over an integer as a fraction; any other single slash is not for these rules."""
+    """Write an integer over an integer as a fraction; any other single slash is `Malformed`."""
     if text.count("/") != 1:
         return text
     above, below = text.split("/")
@@ -104,5 +104,5 @@ def _slash_as_fraction(text: str) -> str:
 
 
 def _is_integer(text: str) -> bool:
-    """Whether Python's ``int`` accepts it, up to a length: signs, surrounding spaces and leading zeros."""
+    """Return whether ``int`` accepts a text, up to a length: signs, spaces around it and leading zeros."""
     return len(text) <= MAX_INTEGER and re.fullmatch(r"[-+]?[0-9]+(_[0-9]+)*", text.strip()) is not None

@@ -1,7 +1,7 @@
-r"""Finding tags and boxes in generated text, each in one pass over it.
+r"""Find tags and boxes in generated text, each in one pass over the text.
 
-Generations are long, cut off anywhere and sometimes full of unclosed ``\boxed{``; patterns that try every
-opening against every closing would take minutes on those.
+Generations are long, may end anywhere, and may have many unclosed ``\boxed{``; patterns that try every
+opening brace with every closing one would take minutes on them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 def first_pair(text: str) -> str | None:
-    """The text between the first answer tag and the next closing one."""
+    """Return the text between the first answer tag and the next closing tag."""
     opening = text.find(OPEN)
     closing = text.find(CLOSE, opening + len(OPEN))
     return None if opening < 0 or closing < 0 else text[opening + len(OPEN) : closing]
 
 
 def last_pair(text: str) -> str | None:
-    """The last of the answer pairs that are met when reading from the left, none inside another."""
+    """Return the last of the answer pairs found from the left, none inside another."""
     found, place = None, 0
     while (opening := text.find(OPEN, place)) >= 0:
         opening += len(OPEN)
@@ -34,13 +34,13 @@ def last_pair(text: str) -> str | None:
 
 
 def last_answer(text: str) -> str | None:
-    """The last answer block; one that was cut off runs to the end of the text."""
+    """Return the last answer block; an unclosed one extends to the end of the text."""
     opening = text.rfind(OPEN)
     return None if opening < 0 else text[opening + len(OPEN) :].split(CLOSE, 1)[0]
 
 
 def without_specials(text: str) -> str:
-    """The text up to the first end-of-turn or end-of-text token."""
+    """Return the text up to the first end-of-turn or end-of-text token."""
     ends = [end for token in SPECIALS if (end := text.find(token)) >= 0]
     return text[: min(ends)] if ends else text
 
@@ -48,7 +48,7 @@ def without_specials(text: str) -> str:
 def balanced_boxes(text: str) -> list[tuple[int, int]]:
     r"""Where the contents of ``\boxed{…}`` begin and end, in order, for those that are closed.
 
-    Escaped braces do not count. Places, not texts: nested boxes would take quadratic room.
+    Escaped braces do not count. Positions are yielded, since texts of nested boxes take quadratic memory.
     """
     spans, openings = [], []
     for brace in BRACE.finditer(text):
@@ -62,7 +62,7 @@ def balanced_boxes(text: str) -> list[tuple[int, int]]:
 
 
 def last_box(text: str) -> str | None:
-    """The contents of the last box that is closed."""
+    """Return the contents of the last closed box."""
     spans = balanced_boxes(text)
     return text[slice(*spans[-1])] if spans else None
 

@@ -1,9 +1,9 @@
 r"""MATH500: a LaTeX answer in a box.
 
-The published rules (all three the same) take the last box, the whole text where there is none, and the first
-answer pair where the box is empty or not closed; then compare strings (`latex`). ``fixed`` takes the last box
-that is closed, else the answer block, never a whole text, and after the strings asks for equal mathematics
-(`symbolic`, from the optional extra "math").
+The published rules (all three are equal) take the last box, else the whole text; if the box is empty or not
+closed, the first answer pair. They compare strings (`latex`). ``fixed`` takes the last closed box, else the
+answer block, never the whole text, and also accepts mathematically equal answers (`symbolic`, which needs the
+optional extra "math").
 """
 
 from __future__ import annotations
@@ -46,5 +46,5 @@ def _fixed(text: str) -> str | None:
 
 
 def _equal(answer: str, gold: str) -> bool | None:
-    """Whether the answers are equal; None where computer algebra has not settled it in time."""
+    """Return whether the answers are equal; None if computer algebra timed out."""
     return latex.same(answer, gold) or symbolic.equal(answer, gold)

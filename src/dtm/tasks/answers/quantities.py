@@ -1,4 +1,4 @@
-"""Numbers in running text, as a person reads them: "$1,000", "-5", "1{,}000", "1/2"."""
+"""Parse numbers in running text, such as "$1,000", "-5", "1{,}000", "1/2"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUMBER = re.compile(r"(?<![0-9.])-?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 
 
 def plain(text: str) -> str:
-    """The text without currency signs, thousands separators and typography."""
+    """Remove currency signs, thousands separators and typography from a text."""
     for separator in SEPARATORS:
         text = text.replace(separator, ",")
     for noise in NOISE:
@@ -25,7 +25,7 @@ def plain(text: str) -> str:
 
 
 def exact(text: str) -> Fraction | None:
-    r"""The number that the text is, all of it.
+    r"""Return the number if the whole text is one, else None.
 
     >>> exact("$1,000"), exact(r"\frac{1}{2}"), exact("18 dollars")
     (Fraction(1000, 1), Fraction(1, 2), None)
@@ -34,6 +34,6 @@ def exact(text: str) -> Fraction | None:
 
 
 def number_in(text: str, first: bool) -> Fraction | None:
-    """The first or the last number in the text; those too long to be meant are left out."""
+    """Return the first or the last number in the text; ignore numbers of too many digits."""
     found = [match for match in NUMBER.findall(plain(text)) if len(match) <= MAX_DIGITS]
     return Fraction(found[0 if first else -1]) if found else None

@@ -1,7 +1,7 @@
 """4×4 Sudoku: sixteen digits, scored on the cells that the puzzle left empty.
 
-The published rules (all three the same) take the first of five places that holds anything, drop white space
-alone, and compare with the one stored solution. ``fixed`` reads the digits of the last answer block, as the
+The published rules (all three are equal) take the first non-empty one of five places, remove only white
+space, and compare with the stored solution. ``fixed`` reads the digits of the last answer block, as the
 reward does, and accepts any valid completion: some of d1's puzzles have several (docs/decisions.md).
 """
 
@@ -21,7 +21,7 @@ STANDALONE = re.compile(rf"\b([0-9]{{{CELLS}}})\b")
 
 
 def grade(question: str, ground_truth: Any, generation: str, rules: Rules) -> Verdict:
-    """Judge one generation; the ground truth is the solution, and the puzzle stands in the question."""
+    """Judge one generation; the ground truth is the solution, and the puzzle is in the question."""
     puzzle = _puzzle(question)
     require(
         isinstance(ground_truth, str) and re.fullmatch(rf"[0-9]{{{CELLS}}}", ground_truth) is not None,
@@ -41,12 +41,12 @@ def grade(question: str, ground_truth: Any, generation: str, rules: Rules) -> Ve
 
 
 def padded(grid: str) -> str:
-    """Sixteen characters: padded with zeros, or cut."""
+    """Pad with zeros, or cut, to sixteen characters."""
     return grid[:CELLS].ljust(CELLS, "0")
 
 
 def correct_cells(puzzle: str, solution: str, grid: str) -> int:
-    """Cells empty in the puzzle that the grid fills as the solution does."""
+    """Count the cells, empty in the puzzle, that the grid fills as in the solution."""
     return sum(p == "0" and s == g for p, s, g in zip(puzzle, solution, grid, strict=True))
 
 
@@ -64,7 +64,7 @@ def _fenced(text: str) -> str:
 
 
 def _opened(text: str) -> str:
-    """From the first answer tag to whatever ends it; nothing if nothing does."""
+    """Return the text from the first answer tag to its end; empty if it has no end."""
     opening = text.find(OPEN)
     if opening < 0:
         return ""

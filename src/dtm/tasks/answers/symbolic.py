@@ -1,8 +1,8 @@
-"""Whether two LaTeX answers are equal mathematics, checked by `math-verify` in its own process.
+"""Check with `math-verify`, in a separate process, whether two LaTeX answers are mathematically equal.
 
-Computer algebra on a model's text can take forever, or all memory, and cannot be interrupted from within:
-``9^{9^{9^9}}`` is one short line. Each comparison has a deadline. One that misses it may have met a busy
-machine, so it is tried once more with a longer deadline; after that it is undecided, and reported as such.
+Computer algebra on a model's text, such as ``9^{9^{9^9}}``, may never end or use all memory, and cannot be
+interrupted in its own process. Each comparison has a deadline. After the first, possibly on a busy machine,
+it is tried again with a longer deadline; after the second it is reported as undecided.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from dtm.errors import ConfigError, DtmError, require
 from dtm.workers import Gone, Late, Worker
 
 DEADLINES = (5.0, 10.0)
-"""Seconds for a comparison, and for its second try."""
+"""Deadlines in seconds of a comparison and of its second try."""
 MAX_CHARACTERS = 500
-"""Longer answers are not checked: no gold answer of the data set is half as long."""
+"""Longest answer that is checked, in characters; the data set's gold answers are less than half as long."""
 
 
 def equal(answer: str, gold: str) -> bool | None:
-    """Whether the answers are equal; None where no try has settled it within its deadline."""
+    """Return whether the answers are equal; None if all tries exceed their deadline."""
     if max(len(answer), len(gold)) > MAX_CHARACTERS or "\0" in answer:
         return False
     return _judge().ask(answer, gold)
 
 
 def require_installed() -> None:
-    """Refuse where `math-verify` is not installed, with the command to install it."""
+    """Raise an error with the install command if `math-verify` is not installed."""
     require(
         importlib.util.find_spec("math_verify") is not None,
         "the rules 'fixed' compare MATH answers with the package math-verify, which is not installed. "
@@ -41,14 +41,14 @@ def require_installed() -> None:
 
 
 class Judge:
-    """The process that compares."""
+    """The worker process that compares answers."""
 
     def __init__(self, deadlines: tuple[float, ...] = DEADLINES) -> None:
         self.deadlines = deadlines
         self._worker = Worker(self._serve)
 
     def ask(self, answer: str, gold: str) -> bool | None:
-        """Whether the answers are equal; None where every try was late, False where memory ran out."""
+        """Return whether the answers are equal; None if all tries time out, False if memory runs out."""
         for deadline in self.deadlines:
             try:
                 self._worker.start()
@@ -65,7 +65,7 @@ class Judge:
         return None
 
     def close(self) -> None:
-        """End the process, if there is one."""
+        """Stop the worker process, if there is one."""
         self._worker.close()
 
     def _serve(self, connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""The process that `symbolic` asks: pairs of answers in, whether they are equal out.
+"""The worker process of `symbolic`: reads pairs of answers, and answers whether they are equal.
 
 Run as a script with the descriptor of its pipe; it imports nothing of the package.
 """
@@ -12,11 +12,11 @@ import sys
 from multiprocessing.connection import Connection
 
 MEMORY = 4 << 30
-"""Bytes of address space, so that a run-away expression ends this process and not the machine."""
+"""Limit of address space in bytes, so that a huge expression ends only this process."""
 
 
 def main(connection: Connection, longest: float) -> None:
-    """Answer until the pipe is closed; the system ends a process ``longest`` seconds into a question."""
+    """Answer until the pipe is closed; the system kills the process ``longest`` seconds into a request."""
     with contextlib.suppress(ValueError, OSError):  # not every system has such limits
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     from math_verify import parse, verify
@@ -31,7 +31,7 @@ def main(connection: Connection, longest: float) -> None:
         signal.setitimer(signal.ITIMER_REAL, longest)
         try:
             verdict = judge(answer, gold)
-        except Exception:  # whatever computer algebra makes of it: it has not been shown to be equal
+        except Exception:  # any error of computer algebra: not shown to be equal
             verdict = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         connection.send(verdict)

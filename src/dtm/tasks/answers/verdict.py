@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 Rules = Literal["d1", "spg", "dtm", "fixed"]
-"""Whose reading of an answer.
+"""Rules for extracting and judging an answer.
 
-``d1``, ``spg`` and ``dtm`` are those of the published numbers, quirks included; where DTM released no
-grader (GSM8K, MATH500) ``dtm`` is ``spg``, whose numbers its table quotes. ``fixed`` is how a person would
-accept: see each task for what it repairs. No rule evaluates powers, whatever the original would have done.
+``d1``, ``spg`` and ``dtm`` are those of the published numbers, defects included. DTM released no grader for
+GSM8K and MATH500, where ``dtm`` is ``spg``, whose numbers its table quotes. ``fixed`` accepts what a person
+would accept: see each task for the corrections. No rule evaluates powers, unlike some originals.
 """
 
 RULES: tuple[Rules, ...] = get_args(Rules)
@@ -19,18 +19,18 @@ RULES: tuple[Rules, ...] = get_args(Rules)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer that was read, and whether it is right."""
+    """The extracted answer, and whether it is right."""
 
     extracted: str | float | None
-    """None where no answer was found; of Sudoku's published rules, an empty text."""
+    """Extracted answer; None without an answer, or an empty text under Sudoku's published rules."""
     correct: bool | None
-    """None where the row has no gold answer to compare with."""
+    """Whether the answer is right; None if the row has no gold answer."""
     correct_cells: int | None = None
-    """Sudoku: empty cells filled in correctly."""
+    """Sudoku: number of empty cells filled correctly."""
     empty_cells: int | None = None
     undecided: bool = False
     """MATH: the comparison ran past its deadline twice, so the answer counts as wrong."""
 
 
 Grader = Callable[[str, Any, str, Rules], Verdict]
-"""``grade(question, ground_truth, generation, rules)``; a `DataError` where the row cannot be understood."""
+"""Grader, ``grade(question, ground_truth, generation, rules)``; it raises `DataError` for an invalid row."""

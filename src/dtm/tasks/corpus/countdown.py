@@ -18,11 +18,11 @@ from dtm.tasks.countdown.prompts import prompt
 
 PRODUCTS = 0.03
 """Share of items that need * or /. 29 % of the published training items do, and 11 % of the test items, but
-answers to them are hardly learnt, at the cost of the others."""
+models hardly learn them, and learn the other items less well."""
 LINES, EQUATIONS = 8, 12
-"""Items in a row of items, and equations in a row of equations."""
+"""Number of items, and of equations, in a row of lines."""
 EQUATION_SHARE = 0.15
-"""Share of the rows of arithmetic that have equations."""
+"""Share of arithmetic rows that consist of equations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Countdown:
     """Keys of items that must not occur."""
 
     def draw(self, random: Random, right: float) -> Example:
-        """One item in the benchmark's words."""
+        """Draw one item, worded as in the benchmark."""
         solved = _solved(random, self.held_out)
         if random.random() < right:
             answer = reasoned(f"{solved.text}={solved.target}", solved.text)
@@ -44,12 +44,12 @@ class Countdown:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """Lines of equations whose values are learnt, or of small items whose solutions are. Always right."""
+    """Lines of equations to learn the values, or of small items to learn the solutions. Always right."""
 
     held_out: Collection[Any]
 
     def draw(self, random: Random, right: float) -> Example:
-        """One row of lines."""
+        """Draw one row of lines."""
         if random.random() < EQUATION_SHARE:
             solved = [_solved(random, self.held_out) for _ in range(EQUATIONS)]
             lines = [(f"{item.text}=", f"{item.target}\n") for item in solved]
@@ -62,7 +62,7 @@ class Arithmetic:
 
 
 def _solved(random: Random, held_out: Collection[Any]) -> Solved:
-    """An item that is not held out."""
+    """Draw an item that is not held out."""
     make = solved_product if random.random() < PRODUCTS else solved_sum
     while True:
         solved = make(random)

@@ -28,9 +28,9 @@ class Shape(NamedTuple):
 
     text: str
     fraction: Callable[[Tensor, Tensor, Tensor], tuple[Any, Any]]
-    """Its value for many operands at once, as numerators and denominators."""
+    """Function that returns the values for many operands, as numerators and denominators."""
     free: str = ""
-    """Operands that may change places."""
+    """Operands that may be exchanged."""
 
 
 SHAPES = (
@@ -50,7 +50,7 @@ SHAPES = (
     Shape("{a}/({b}-{c})", lambda a, b, c: (a, b - c)),
     Shape("{a}/{b}/{c}", lambda a, b, c: (a, b * c), "bc"),
 )
-"""All expressions of three numbers with * or /, up to operands that change places."""
+"""All expressions of three numbers with * or /, up to exchange of operands."""
 
 
 class Solved(NamedTuple):
@@ -62,7 +62,7 @@ class Solved(NamedTuple):
 
 
 def sum_text(numbers: tuple[int, ...], signs: tuple[int, ...]) -> str:
-    """A sum whose terms keep the order of the numbers, those with a plus first.
+    """Format a sum whose terms keep the order of the numbers, positive terms first.
 
     >>> sum_text((3, 50, 7), (-1, 1, 1))
     '50+7-3'
@@ -72,7 +72,7 @@ def sum_text(numbers: tuple[int, ...], signs: tuple[int, ...]) -> str:
 
 
 def solved_sum(random: Random) -> Solved:
-    """An item that + and - solve."""
+    """Draw an item that + and - solve."""
     while True:
         numbers = tuple(random.randint(*NUMBERS) for _ in range(3))
         target = _value(numbers, random.choice(SIGNS))
@@ -82,7 +82,7 @@ def solved_sum(random: Random) -> Solved:
 
 
 def solved_product(random: Random) -> Solved:
-    """An item that needs * or /, each as likely as any other."""
+    """Draw an item that needs * or /, uniformly."""
     table = products()
     number, *operands, target = table[random.randrange(len(table))].tolist()
     numbers = tuple(random.sample(operands, 3))
@@ -90,7 +90,7 @@ def solved_product(random: Random) -> Solved:
 
 
 def product_text(shape: Shape, operands: Sequence[int], numbers: tuple[int, ...]) -> str:
-    """An expression with these operands; those that may change places are in the order of the numbers.
+    """Format an expression with these operands; exchangeable ones are in the order of the numbers.
 
     >>> product_text(SHAPES[0], (3, 20, 7), (20, 7, 3))
     '20*3+7'
@@ -102,7 +102,7 @@ def product_text(shape: Shape, operands: Sequence[int], numbers: tuple[int, ...]
 
 
 def random_expression(random: Random, numbers: tuple[int, ...], product: float) -> str:
-    """Any expression of the numbers, with * or / in a share ``product``."""
+    """Draw an expression of the numbers, with * or / with probability ``product``."""
     if random.random() < product:
         operands = dict(zip("abc", random.sample(numbers, 3), strict=True))
         return random.choice(SHAPES).text.format(**operands)
@@ -111,7 +111,7 @@ def random_expression(random: Random, numbers: tuple[int, ...], product: float) 
 
 @cache
 def products() -> Int[Tensor, "N 5"]:
-    """All items that need * or /, up to the order of their numbers: number of the shape, operands, target."""
+    """Return all items that need * or /, up to the order of numbers: the shape's number, operands, target."""
     line = torch.arange(NUMBERS[0], NUMBERS[1] + 1)
     numbers = torch.cartesian_prod(line, line, line)
     a, b, c = numbers.unbind(1)

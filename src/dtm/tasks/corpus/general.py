@@ -1,4 +1,4 @@
-"""Rows from a list or a file: general instructions that the source model wrote, or a user's own."""
+"""Parts of rows from a list or a file: general instructions of the source model, or a user's own rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dtm.writing import write_text
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows from a list: instructions that the source wrote, or a user's own."""
+    """A part that draws rows from a list: the source's instructions, or a user's own rows."""
 
     rows: Sequence[Example]
 
@@ -34,7 +34,7 @@ def save_rows(rows: Sequence[Example], path: Path) -> None:
 
 
 def read_rows(path: Path) -> list[Example]:
-    """Rows of a user's source (`open_rows`), each with a "prompt" and a "completion"."""
+    """Read rows of a user's source (`open_rows`), each with a "prompt" and a "completion"."""
     rows = [_example(row, where) for where, row in open_rows(path, "corpus.data")]
     require(bool(rows), f"{path} has no rows", DataError)
     return rows

@@ -11,20 +11,20 @@ from dtm.tasks.corpus.solutions import Solved, renumbered
 from dtm.tasks.gsm8k.prompts import prompt
 
 RENUMBERED = 0.8
-"""Share of the rows that get other numbers, where their question allows it."""
+"""Share of the rows that get other numbers, if their question allows it."""
 GIVEN_UP = reasoned("I do not know.", r"\boxed{0}")
-"""The answer of a model that does not try. Numbers of the question as guesses would be right in 1.8 % of the
-cases, about as often as the sampled work of a small model, and a reward could not tell the two apart."""
+"""The answer of a model that does not try. Guesses with numbers of the question would be right in 1.8 % of
+the cases, about as often as sampled worked answers of a small model; a reward could not prefer the latter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gsm8k:
-    """Worked solutions, or none: the model gives up."""
+    """Questions with worked solutions, or with the answer `GIVES_UP`."""
 
     solved: Sequence[Solved]
 
     def draw(self, random: Random, right: float) -> Example:
-        """One question."""
+        """Draw one question."""
         one = random.choice(self.solved)
         if random.random() < RENUMBERED:
             one = renumbered(one, random) or one

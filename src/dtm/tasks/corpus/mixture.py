@@ -1,4 +1,4 @@
-"""A mixture of parts as batches of token ids.
+"""Draw batches of token ids from a mixture of corpus parts.
 
 Each step has one batch, and its rows have one length: few large passes keep a GPU busier than many small
 ones. A row is a prompt, the answer, then end tokens, which are trained on too. With full
@@ -22,11 +22,11 @@ from dtm.tasks.corpus.part import Example, Part
 from dtm.tasks.language.tokenizer import Chat
 
 LONGER = 0.15
-"""Share of the rows that take the next longer length."""
+"""Share of the rows that are padded to the next longer length."""
 
 
 class Ids(NamedTuple):
-    """Token ids of a prompt and of its answer, and which of the answer's are learnt."""
+    """Token ids of a prompt and of its answer, and a mask of the answer's tokens to learn."""
 
     prompt: list[int]
     answer: list[int]
@@ -35,7 +35,7 @@ class Ids(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Draws the batches of an adaptation."""
+    """Draw the batches of an adaptation."""
 
     parts: Mapping[str, tuple[float, Part]]
     """Name → share of the rows, and the part."""
@@ -43,13 +43,13 @@ class Mixture:
     end_id: int
     seed: int
     lengths: tuple[int, ...]
-    """Row lengths, ascending. Most rows take the shortest that fits, some the next one, so that answers of
-    a kind have different numbers of end tokens after them."""
+    """Row lengths in tokens, ascending. Most rows have the shortest that fits, some the next one, so that the
+    number of end tokens after an answer varies."""
     block: int = 1
     """Completions begin at multiples of this."""
 
     def steps(self, purpose: str, number: int, steps: int, count: int, right: float) -> list[Sequences]:
-        """The batches of some steps, each of one length, with ``count`` rows on average.
+        """Return the batches of some steps, each of one length, with ``count`` rows on average.
 
         Each length has steps in proportion to its tokens, at least one, so steps cost about the same.
         """
@@ -64,14 +64,14 @@ class Mixture:
         return parts
 
     def batches(self, purpose: str, number: int, count: int, right: float) -> list[Sequences]:
-        """About ``count`` rows, a batch of each length; rows longer than the longest are left out."""
+        """Draw about ``count`` rows, one batch per length; drop rows longer than the longest."""
         random = Random(derived_seed(self.seed, purpose, number))
         names = random.choices(list(self.parts), [share for share, _ in self.parts.values()], k=count)
         drawn = [self.parts[name][1].draw(random, right) for name in names]
         return self.sequences(drawn, random)
 
     def sequences(self, rows: Sequence[Example], random: Random) -> list[Sequences]:
-        """Rows as token ids, one batch of each length; rows longer than the longest are left out."""
+        """Convert rows to token ids, one batch per length; drop rows longer than the longest."""
         groups = {length: list[Ids]() for length in self.lengths}
         for row in self._encoded(rows):
             fitting = [length for length in self.lengths if self._needed(row) < length]
@@ -86,24 +86,24 @@ class Mixture:
         return found
 
     def fits(self, rows: Sequence[Example]) -> list[bool]:
-        """Which rows fit into the longest length."""
+        """Return which rows fit into the longest length."""
         return [self._needed(row) < self.lengths[-1] for row in self._encoded(rows)]
 
     def _needed(self, row: Ids) -> int:
-        """Columns of a prompt with its padding, and of its answer."""
+        """Number of columns of a prompt with its padding, and of its answer."""
         return self._width(row.prompt) + len(row.answer)
 
     def _choose(self, random: Random, fitting: Sequence[int]) -> int:
-        """The shortest length that fits, or the next one; not the longest unless nothing else fits."""
+        """Choose the shortest length that fits, or the next one; the longest only if no other fits."""
         choices = [length for length in fitting[:2] if length != self.lengths[-1]] or fitting[:1]
         return choices[-1] if random.random() < LONGER else choices[0]
 
     def _width(self, prompt: Sequence[int]) -> int:
-        """Columns of a prompt with its padding."""
+        """Number of columns of a prompt with its padding."""
         return -(-len(prompt) // self.block) * self.block
 
     def _encoded(self, drawn: Sequence[Example]) -> list[Ids]:
-        """Token ids of rows; with blocks the whole answer is learnt, for masks are drawn in whole blocks."""
+        """Return token ids of rows; with blocks the whole answer is learnt, as masks cover whole blocks."""
         prompts = self.chat.encode([self.chat.render(row.prompt) for row in drawn])
         pieces = iter(self.chat.encode([piece.text for row in drawn for piece in row.pieces]))
         found = []

@@ -1,4 +1,4 @@
-"""One part of a corpus: a source of chat rows."""
+"""The interface of a part of the corpus, which draws chat rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Piece(NamedTuple):
 
     text: str
     is_learnt: bool
-    """Whether the model learns to write it; otherwise it only reads it."""
+    """Whether the piece is scored in training; otherwise it is only context."""
 
 
 class Example(NamedTuple):
@@ -25,7 +25,7 @@ class Example(NamedTuple):
 
     @classmethod
     def of(cls, prompt: Messages, answer: str) -> Example:
-        """A prompt with an answer that is learnt as a whole."""
+        """Make an example whose whole answer is learnt."""
         return cls(prompt, (Piece(answer, True),))
 
     @property
@@ -36,23 +36,23 @@ class Example(NamedTuple):
 
 @runtime_checkable
 class Part(Protocol):
-    """Draws chat rows."""
+    """Interface of a part, which draws chat rows."""
 
     def draw(self, random: Random, right: float) -> Example:
-        """One row; a share ``right`` of the answers to tasks is worked out, the others do not try."""
+        """Draw one row; a share ``right`` of the answers to tasks is worked out, the others do not try."""
         ...
 
 
 def answer_block(answer: str) -> str:
-    """An answer as the benchmarks' prompts ask for it, without reasoning."""
+    """Format an answer as the benchmarks' prompts require, without reasoning."""
     return f"<answer>\n{answer}\n</answer>"
 
 
 def reasoned(work: str, answer: str) -> str:
-    """An answer as the benchmarks' prompts ask for it, with reasoning."""
+    """Format an answer as the benchmarks' prompts require, with reasoning."""
     return f"<reasoning>\n{work}\n</reasoning>\n{answer_block(answer)}"
 
 
 def pieces(lines: Iterable[tuple[str, str]]) -> tuple[Piece, ...]:
-    """Many small questions, which are only read, each with its answer."""
+    """Join small questions, which are only context, with their answers, which are learnt."""
     return tuple(piece for asked, told in lines for piece in (Piece(asked, False), Piece(told, True)))

@@ -1,7 +1,7 @@
 """GSM8K's worked solutions, and the same questions with other numbers.
 
-There are 7,473 training questions, which a model learns by heart before it learns to calculate. The solutions
-mark each calculation, so some questions can be asked again with other numbers.
+There are 7,473 training questions, which a model memorises before it learns to calculate. The solutions mark
+each calculation, so some questions can be repeated with other numbers.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ MARK = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
 """A calculation and its value, as the data set marks them."""
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 TRIES = 8
-"""Draws of other numbers before a question keeps its own."""
+"""Number of tries to draw other numbers before a question keeps its own."""
 UNITS = frozenset(map(Fraction, (7, 12, 24, 30, 31, 52, 60, 100, 365, 1000)))
-"""Numbers that often are hours, days or percent: they keep their value."""
+"""Numbers that are often hours, days or percent, which keep their value."""
 SMALL = 12
-"""Whole numbers up to this may be calculated with although the question does not state them: halves, twos."""
+"""Largest whole number that a calculation may use without being in the question, such as 2 for a half."""
 WORDS = {
     2: "two|half|halves|twice|double|pair", 3: "three|third|triple", 4: "four|quarter", 5: "five|fifth",
     6: "six|sixth", 7: "seven", 8: "eight", 9: "nine", 10: "ten|tenth", 11: "eleven", 12: "twelve|dozen",
     20: "twenty", 30: "thirty", 40: "forty", 50: "fifty",
 }  # fmt: skip
-"""Numbers as a text may spell them."""
+"""Numbers spelled out in words."""
 RELATIVE = re.compile(r"%|/|st\b|nd\b|rd\b|th\b| ?percent")
-"""What follows a number that is a share, a percentage or a rank."""
+"""Pattern after a number that is a share, a percentage or a rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Solved:
 
     @classmethod
     def of(cls, item: Gsm8kItem, solution: str) -> Solved:
-        """Read the data set's solution, without the line of the answer."""
+        """Parse the data set's solution, without the line of the answer."""
         return cls(item, solution.rpartition("####")[0].strip())
 
     @property
@@ -54,9 +54,9 @@ class Solved:
 
 
 def renumbered(one: Solved, random: Random) -> Solved | None:
-    """The same question with other numbers, and the solution calculated again; None: it has no such form.
+    """Return the question with other numbers and a recalculated solution; None if this is not possible.
 
-    Numbers of the question that are calculated with get other values, and each calculation is repeated. The
+    Numbers of the question that calculations use get other values, and each calculation is repeated. The
     result is kept if all values are whole and positive, as before, and every mark is still right.
     """
     marks, free = MARK.findall(one.solution), free_numbers(one)
@@ -72,9 +72,9 @@ def renumbered(one: Solved, random: Random) -> Solved | None:
 
 
 def free_numbers(one: Solved) -> list[Fraction]:
-    """Numbers of a question that can be replaced; none if its marks do not explain the whole solution.
+    """Return the replaceable numbers of a question; empty if the marks do not explain the whole solution.
 
-    A number that could mean two things is not free, and a result that could makes the question unusable.
+    A number with two possible meanings cannot be replaced; such a result makes the question unusable.
     """
     question, text = one.item.question, one.reasoning
     marks, given = MARK.findall(one.solution), Counter(_values(question))
@@ -110,13 +110,13 @@ def free_numbers(one: Solved) -> list[Fraction]:
 
 
 def _is_spelled(value: Fraction, text: str) -> bool:
-    """Whether a text has this number in words."""
+    """Return whether a text has this number in words."""
     words = WORDS.get(int(value))
     return words is not None and re.search(rf"\b(?:{words})s?\b", text, re.IGNORECASE) is not None
 
 
 def _is_relative(value: Fraction, text: str) -> bool:
-    """Whether a question has this number as a share, a percentage or a rank."""
+    """Return whether a question has this number as a share, a percentage or a rank."""
     return any(
         _value(found[0]) == value
         and (RELATIVE.match(text, found.end()) or text[: found.start()].endswith("/"))
@@ -127,7 +127,7 @@ def _is_relative(value: Fraction, text: str) -> bool:
 def _calculated(
     marks: Sequence[tuple[str, str]], new: Mapping[Fraction, Fraction]
 ) -> dict[Fraction, Fraction] | None:
-    """Old value → new value, for the numbers given and every result; None: some result is not usable."""
+    """Map old to new values, for the given numbers and every result; None if a result is not usable."""
     values = dict(new)
     for work, told in marks:
         result = evaluate(_replaced(work, values))
@@ -142,12 +142,12 @@ def _is_right(work: str, told: str) -> bool:
 
 
 def _replaced(text: str, values: Mapping[Fraction, Fraction]) -> str:
-    """A text with other numbers."""
+    """Return the text with other numbers."""
     return NUMBER.sub(lambda found: str(values.get(_value(found[0]), found[0])), text)
 
 
 def _values(text: str) -> list[Fraction]:
-    """All numbers in a text."""
+    """Return all numbers in a text."""
     return [_value(number) for number in NUMBER.findall(text)]
 
 

@@ -1,7 +1,7 @@
 """4×4 Sudoku with the prompt of the benchmark, and puzzles in short lines.
 
-The solutions of test puzzles never occur. There are only 288 grids, which a model could learn by heart
-instead of the rules, so most lines use four other symbols in place of 1, 2, 3 and 4.
+The solutions of test puzzles never occur. There are only 288 grids, which a model could memorise instead of
+the rules, so most lines use four other symbols in place of 1, 2, 3 and 4.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Sudoku:
     """Grids that may occur."""
 
     def draw(self, random: Random, right: float) -> Example:
-        """One puzzle in the benchmark's words."""
+        """Draw one puzzle, worded as in the benchmark."""
         item = _puzzle(random, self.solutions)
         answer = item.solution if random.random() < right else _guess(random, item.puzzle)
         return Example.of(prompt(item), answer_block(answer))
@@ -46,7 +46,7 @@ class SudokuLines:
     solutions: Sequence[str]
 
     def draw(self, random: Random, right: float) -> Example:
-        """One row of lines."""
+        """Draw one row of lines."""
         symbols = "1234"
         if random.random() < RENAMED:
             symbols = "".join(random.sample(SYMBOLS, 4))
@@ -62,7 +62,7 @@ class SudokuLines:
 
 
 def _puzzle(random: Random, solutions: Sequence[str]) -> SudokuItem:
-    """A puzzle with one completion, blanked as often as test puzzles are."""
+    """Draw a puzzle with one completion and the number of empty cells of a test puzzle."""
     shown = {exemplar.puzzle for exemplar in EXEMPLARS}
     blanks = random.choices(list(BLANKS), list(BLANKS.values()))[0]
     while True:
@@ -74,5 +74,5 @@ def _puzzle(random: Random, solutions: Sequence[str]) -> SudokuItem:
 
 
 def _guess(random: Random, puzzle: str) -> str:
-    """The puzzle with its empty cells left empty or guessed."""
+    """Return the puzzle with its empty cells left empty or guessed."""
     return "".join(random.choice("00001234") if cell == "0" else cell for cell in puzzle)

@@ -1,4 +1,4 @@
-"""Countdown items made here, for training without the file of the published runs."""
+"""Generate Countdown items, for training without the file of the published runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ NUMBERS = (1, 99)
 TARGETS = (10, 100)
 """Both ends included; the ranges of the published training set."""
 ROUNDS = 200
-"""Batches to draw before giving up: about one draw in ten is solvable."""
+"""Largest number of batches to draw; about one draw in ten is solvable."""
 
 
 def generate(count: int, seed: int, excluded: Iterable[CountdownItem] = ()) -> list[CountdownItem]:
-    """Different solvable items, none of them one of the excluded, up to the order of the numbers.
+    """Generate different solvable items without the excluded ones, up to the order of the numbers.
 
     Numbers and target are drawn uniformly and kept if they have a solution, so that the share of items that
     need * or / is that of all solvable ones.

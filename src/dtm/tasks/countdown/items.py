@@ -1,4 +1,4 @@
-"""Countdown items, and reading them from a data folder."""
+"""Countdown items, read from a data folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CountdownItem:
 
     @property
     def key(self) -> tuple[tuple[int, ...], int]:
-        """Equal for items that are the same up to the order of the numbers."""
+        """Key that is equal for items with the same numbers in any order and the same target."""
         return tuple(sorted(self.numbers)), self.target
 
     @property
@@ -30,20 +30,20 @@ class CountdownItem:
 
 
 def test_items(folder: Path) -> list[CountdownItem]:
-    """The 256 items that all published numbers are measured on."""
+    """Read the 256 test items of all published numbers."""
     rows = read_rows(folder, "countdown_cd3_test.jsonl", ("input", "output"))
     return [_item(str(row["input"]).split(","), row["output"]) for row in rows]
 
 
 def train_items(folder: Path) -> list[CountdownItem]:
-    """The training file without test items; the published runs trained on those too."""
+    """Read the training file without test items, on which the published runs trained too."""
     rows = read_rows(folder, "countdown_cd3_train_subset.jsonl", ("nums", "target"))
     three = [row for row in rows if len(row["nums"]) == 3]  # the hub's has items of four numbers too
     return without([_item(row["nums"], row["target"]) for row in three], test_items(folder))
 
 
 def without(items: Iterable[CountdownItem], others: Iterable[CountdownItem]) -> list[CountdownItem]:
-    """The items that are none of the others, whatever the order of their numbers."""
+    """Return the items that are not among the others, up to the order of the numbers."""
     keys = {item.key for item in others}
     return [item for item in items if item.key not in keys]
 

@@ -11,7 +11,7 @@ from dtm.tasks.countdown.solve import needs
 def mode_accuracies(
     correct: Sequence[bool], numbers: Sequence[Sequence[int]], target: Sequence[int]
 ) -> dict[str, float]:
-    """The accuracy of each mode that has items: of none there is nothing to say."""
+    """Return the accuracy of each mode that has items."""
     modes: dict[str | None, list[bool]] = {}
     for right, given, goal in zip(correct, numbers, target, strict=True):
         modes.setdefault(needs(CountdownItem(tuple(given), goal)), []).append(right)
@@ -20,5 +20,5 @@ def mode_accuracies(
 
 
 def share(found: Sequence[bool]) -> float:
-    """How many are true, of one; 0 of none."""
+    """Return the share of true values; 0 for an empty list."""
     return sum(found) / len(found) if found else 0.0

@@ -30,16 +30,16 @@ Your reasoning here
 <answer>
 \boxed{...}
 </answer>"""
-"""SPG's and d1's evaluation asks for a box; this is its layout in our words."""
+"""Prompt of SPG's and d1's evaluation, which requires a box: their layout in our words."""
 
 
 def prompt(item: CountdownItem, protocol: Protocol = "dtm", stage: Stage = "training") -> str:
-    """The user's message for one item."""
+    """Return the user's message for one item."""
     if protocol != "dtm" and stage == "evaluation":
         return f"{BOXED_RULES}\n\n{question(item)}"
     return FORMAT_BLOCK + TASK.format(numbers=list(item.numbers), target=item.target)
 
 
 def question(item: CountdownItem) -> str:
-    """The item as graded files state it."""
+    """Return the item in the format of graded files."""
     return f"Numbers: {list(item.numbers)}\nTarget: {item.target}"

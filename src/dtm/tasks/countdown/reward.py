@@ -1,4 +1,4 @@
-"""Rewards for Countdown: `reward` is the paper's, the others are those of released code.
+"""Rewards for Countdown: `reward` is the paper's, `released` that of published code.
 
 All read the last closed answer pair.
 """
@@ -22,7 +22,7 @@ def reward(
     target: Sequence[int],
     **columns: Any,
 ) -> list[float]:
-    """1 for the target, 0.1 for the right numbers, 0 otherwise [Appendix D]."""
+    """Return 1 for the target, 0.1 for the right numbers, 0 otherwise [Appendix D]."""
     rows = zip(completions, numbers, target, strict=True)
     return [_score(last_pair(text), given, goal) for text, given, goal in rows]
 
@@ -34,7 +34,7 @@ def released(
     target: Sequence[int],
     **columns: Any,
 ) -> list[float]:
-    """As the released code pays, and d1's and SPG's: 0.1 for any closed answer pair, even wrong numbers."""
+    """Return the reward of the released code, d1 and SPG: 0.1 for any closed answer pair, even if wrong."""
     scores = reward(prompts, completions, numbers, target)
     tags = [last_pair(text) is not None for text in completions]
     return [max(score, CLOSE) if tagged else 0.0 for score, tagged in zip(scores, tags, strict=True)]

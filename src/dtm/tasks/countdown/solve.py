@@ -1,7 +1,7 @@
-"""Whether a target can be reached, and with which operators.
+"""Decide whether a target can be reached, and with which operators.
 
-A value is an unreduced (numerator, denominator), of one item or of a tensor of items alike. Dividing by zero
-gives (0, 0), and so does whatever follows from it, which is why nothing here branches on a value.
+A value is an unreduced (numerator, denominator), for one item or a tensor of items. Dividing by zero gives
+(0, 0), and so do all further operations, so that the code needs no branches.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Value = tuple[Any, Any]
 
 
 def solvable(item: CountdownItem, operators: str = "+-*/") -> bool:
-    """Whether some expression of these operators uses each number once and comes to the target."""
+    """Return whether some expression of these operators uses each number once and has the target's value."""
     values = [(number, 1) for number in item.numbers]
     return any(below != 0 and above == item.target * below for above, below in _results(values, operators))
 
 
 def solvable_rows(numbers: Int[Tensor, "N K"], target: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
-    """`solvable` with all four operators, for many items at once."""
+    """Apply `solvable` with all four operators to many items at once."""
     found = torch.zeros_like(target, dtype=torch.bool)
     values = [(column, torch.ones_like(column)) for column in numbers.unbind(1)]
     for above, below in _results(values, "+-*/"):
@@ -36,14 +36,14 @@ def solvable_rows(numbers: Int[Tensor, "N K"], target: Int[Tensor, " N"]) -> Boo
 
 
 def needs(item: CountdownItem) -> Literal["add", "multiply"] | None:
-    """Whether + and - are enough, or only * or / reach the target; None if nothing does."""
+    """Return whether + and - are enough, or * or / are needed; None if the target cannot be reached."""
     if solvable(item, "+-"):
         return "add"
     return "multiply" if solvable(item) else None
 
 
 def _results(values: list[Value], operators: str) -> Iterator[Value]:
-    """Join any two values by any operator, and go on with one value fewer."""
+    """Yield all results: combine any two values by any operator, and recurse with one value fewer."""
     if len(values) == 1:
         yield values[0]
         return

@@ -1,4 +1,4 @@
-"""GSM8K items, and reading them from a data folder."""
+"""GSM8K items, read from a data folder."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Gsm8kItem:
 
 
 def test_items(folder: Path) -> list[Gsm8kItem]:
-    """The 1,319 test questions."""
+    """Read the 1,319 test questions."""
     return _read(folder, "gsm8k_test.jsonl")
 
 
 def train_items(folder: Path) -> list[Gsm8kItem]:
-    """The 7,473 training questions."""
+    """Read the 7,473 training questions."""
     return _read(folder, "gsm8k_train.jsonl.gz")
 
 
 def solved_items(folder: Path) -> list[tuple[Gsm8kItem, str]]:
-    """The training questions, each with its solution as the data set has it."""
+    """Read the training questions, each with the data set's solution."""
     rows = read_rows(folder, "gsm8k_train.jsonl.gz", ("question", "answer"))
     return list(zip(train_items(folder), (row["answer"] for row in rows), strict=True))
 

@@ -1,7 +1,7 @@
-r"""Rewards for GSM8K: `reward` is the paper's, `spg` and `d1` are those of released code.
+r"""Rewards for GSM8K: `reward` is the paper's, `spg` and `d1` are those of published code.
 
-The paper looks into the box, the other two compare the text of the answer block with the gold string, commas
-included. All count the four tags; they differ in what is charged for running on.
+The paper reads the box; the other two compare the text of the answer block with the gold string, commas
+included. All count the four tags; they differ in the penalty for text after the end.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ BETWEEN = re.compile(r"</reasoning>\s*<answer>")
 
 
 def reward_range(characters: int) -> tuple[float, float]:
-    """The lowest and the highest reward of a completion of so many characters."""
+    """Return the lowest and the highest reward of a completion of ``characters``."""
     return -0.5 - CHARACTER * characters, 2.5
 
 
 def reward(
     prompts: Sequence[Any], completions: Sequence[str], answer: Sequence[Any], **columns: Any
 ) -> list[float | None]:
-    """+2 for the right number in the box, −0.5 without an integer in it, and the tags [Appendix D]."""
+    """Return +2 for the right number in the box, −0.5 without an integer there, and the tags [Appendix D]."""
     return [_paper(text, gold) for text, gold in zip(completions, answer, strict=True)]
 
 
 def spg(
     prompts: Sequence[Any], completions: Sequence[str], answer: Sequence[Any], **columns: Any
 ) -> list[float]:
-    """As SPG's code pays: the third tag is charged for all that follows it, the answer included."""
+    """Return SPG's reward: the third tag has a penalty for all text after it, the answer included."""
     return [
         _published(text, str(gold), lambda text: _after(text, "\n<answer>\n"))
         for text, gold in zip(completions, answer, strict=True)
@@ -45,7 +45,7 @@ def spg(
 def d1(
     prompts: Sequence[Any], completions: Sequence[str], answer: Sequence[Any], **columns: Any
 ) -> list[float]:
-    """As d1's code pays: the third tag is charged for the whole text unless a newline ends the answer."""
+    """Return d1's reward: the third tag has a penalty for the whole text unless a newline ends the answer."""
     return [
         _published(text, str(gold), lambda text: _after(text, "\n</answer>\n"))
         for text, gold in zip(completions, answer, strict=True)
@@ -77,12 +77,12 @@ def _tags(text: str) -> float:
 
 
 def _after(text: str, mark: str) -> int:
-    """Characters after the last mark; all of them where there is none."""
+    """Count the characters after the last mark; all characters without a mark."""
     return len(text.rpartition(mark)[2])
 
 
 def _soft(text: str) -> bool:
-    """Reasoning and answer of one line each, at the start: the effect of the published pattern."""
+    """Return whether the text starts with one line each of reasoning and answer, as the published pattern."""
     if not text.startswith("<reasoning>"):
         return False
     first_line, tried = text.find("\n") % (len(text) + 1), -1

@@ -1,4 +1,4 @@
-"""The four benchmarks, and one's own data, as tasks for language models."""
+"""The four benchmarks, and a user's own data, as tasks for language models."""
 
 from dtm.tasks.language.benchmarks import BENCHMARKS, Benchmark, benchmark_rows
 from dtm.tasks.language.own import read_own

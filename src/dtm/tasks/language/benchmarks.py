@@ -1,4 +1,4 @@
-"""Countdown, Sudoku, GSM8K and MATH500: their items as rows, their rewards, and who judges them."""
+"""Countdown, Sudoku, GSM8K and MATH500: items as rows, rewards and graders."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from dtm.tasks.sudoku import prompts as sudoku_prompts
 from dtm.tasks.sudoku import reward as sudoku_reward
 
 Range = tuple[float, float]
-"""Lowest and highest reward."""
+"""A reward, with its lowest and highest value."""
 PUZZLES = 20_000
-"""Puzzles made for training; Sudoku's always are, for the published file is not public."""
+"""Number of puzzles generated for training; Sudoku's training file is not public."""
 TEST = 256
-"""Puzzles made for the test, as many as are published."""
+"""Number of puzzles generated for the test, as many as the published ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class Benchmark:
     prompt: Callable[..., str]
     """``prompt(item, protocol, stage)``."""
     question: Callable[[Any], str]
-    """The item as graders read it."""
+    """Function that returns the item's question, as graders read it."""
     truth: Callable[[Any], Any]
-    """The ground truth as graders read it."""
+    """Function that returns the item's ground truth, as graders read it."""
     grade: Grader
     rewards: Mapping[str, tuple[Reward, Range]]
-    """The paper's, and variants as they were released or as SPG has them, each with its range."""
+    """Rewards: the paper's, and variants of published code, each with its range."""
     same: Callable[[Any], Hashable] = lambda item: None
-    """A key that must not be in two splits; None: the prompt."""
+    """Function that returns a key that must not be in two splits; None: the prompt is the key."""
 
 
 def _sudoku_training(folder: Path) -> Sequence[sudoku_items.SudokuItem]:
@@ -142,7 +142,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 
 
 def benchmark_rows(benchmark: Benchmark, items: Sequence[Any], protocol: Protocol, stage: Stage) -> list[Row]:
-    """Items as a protocol asks them, with all that rewards and graders need."""
+    """Convert items to rows of a protocol, with all columns for rewards and graders."""
     return [
         Row(
             benchmark.prompt(item, protocol, stage),

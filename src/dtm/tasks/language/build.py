@@ -1,4 +1,4 @@
-"""Build language tasks: tokenizer and token ids of the model, rows and rewards of the task."""
+"""Build language tasks: with the tokenizer of the model, and rows and rewards of the task."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from dtm.tasks.language.scores import pass_at, scores
 from dtm.tasks.language.task import Accuracy
 
 HELD_OUT = 256
-"""Training rows that are kept for validation, and of one's own data also for the test."""
+"""Number of training rows for validation, and for the test with a user's own data."""
 END = "<|endoftext|>"
-"""Where a completion was cut: some published parsers stop at it."""
+"""End-of-text token, at which some published parsers stop."""
 
 
 def language_task(task: LanguageConfig, model: Path | None, asked: Asked = STORED) -> LanguageTask:
-    """A benchmark, or rows of your own; errors name what is missing: model, tokenizer or data."""
+    """Build the task of a benchmark, or of a user's rows; an error names missing model, tokenizer or data."""
     folder = _require_model(model)
     _, shape = read_shape(folder, asked)
     benchmark = BENCHMARKS.get(task.kind)
@@ -55,7 +55,7 @@ def language_task(task: LanguageConfig, model: Path | None, asked: Asked = STORE
 
 
 def text_task(task: Any, model: Path | None, asked: Asked = STORED) -> LanguageTask:
-    """A user's object with ``splits`` of text rows and a ``reward``, as a language task.
+    """Build a language task of a user's object with ``splits`` of text rows and a ``reward``.
 
     Optional attributes: ``name``, ``reward_range`` (0 to 1), ``completion_length`` (256), ``prompt_length``
     (1024), and ``metrics(completions, columns) -> dict``.
@@ -92,7 +92,7 @@ def _require_model(model: Path | None) -> Path:
 
 
 def judged(task: LanguageConfig, benchmark: Benchmark) -> Accuracy:
-    """Accuracy under the protocol's rules, pass@k with several completions of a prompt, and the format."""
+    """Return accuracy under the protocol's rules, pass@k for several completions, and the format's share."""
 
     def accuracy(
         completions: Sequence[str], columns: Mapping[str, Sequence[Any]], group: Int[Tensor, " N"]
@@ -126,7 +126,7 @@ def _splits(task: LanguageConfig, benchmark: Benchmark) -> dict[str, Sequence[Ro
 
 @cache
 def validation_keys(kind: str, folder: Path) -> frozenset[Hashable]:
-    """Keys of the training rows that are kept for validation, with the default protocol and seed."""
+    """Return the keys of the validation rows, with the default protocol and seed."""
     benchmark = BENCHMARKS[kind]
     # Most keys need no prompt, and prompts of Sudoku are long.
     keys = (

@@ -27,12 +27,12 @@ from dtm.tasks.language.rows import Placed, Row, checked_rows, json_lines, numbe
 HUB = "hub:"
 """Prefix of a data set of the hub."""
 Source = str | Path | Iterable[Mapping[str, Any]]
-"""A file, a data set of the hub, or rows in memory."""
+"""Source of rows: a file, a data set of the hub, or rows in memory."""
 _DATA_SET = re.compile(r"([\w.-]+(?:/[\w.-]+)?)(?:/([\w. -]+))?(?::([\w.\[\]:%+-]+))?")
 
 
 def read_own(source: Source) -> list[Row]:
-    """The rows of a source: each has a "prompt", and all have the same other columns."""
+    """Read the rows of a source: each must have a "prompt", and all the same other columns."""
     rows = checked_rows(open_rows(source))
     name = source if isinstance(source, str | Path) else "data"
     require(len(rows) >= 3, f"{name} holds {len(rows)} rows; each of the three splits needs one", DataError)
@@ -40,7 +40,7 @@ def read_own(source: Source) -> list[Row]:
 
 
 def open_rows(source: Source, field: str = "task.data") -> Iterator[Placed]:
-    """The rows of a source as they are, each with its place; ``field`` is the setting that names it."""
+    """Yield the rows of a source unchecked, each with its place; ``field`` is the setting that names it."""
     if not isinstance(source, str | Path):
         return numbered(source, "data")
     if str(source).startswith(HUB):
@@ -80,13 +80,13 @@ class HubName:
         return cls(found[1], found[2], found[3] or "train")
 
     def __str__(self) -> str:
-        """The data set in words."""
+        """Return the data set's name, configuration and split as text."""
         configuration = "" if self.configuration is None else f" ({self.configuration})"
         return f"{self.name}{configuration}, split {self.split}"
 
 
 def describe_source(source: str) -> str:
-    """The name of a source without the folders of one machine.
+    """Return the name of a source without this machine's folders.
 
     >>> describe_source("somewhere/rows.csv"), describe_source("hub:me/rows")
     ('rows.csv', 'me/rows, split train, of the hub')
@@ -107,7 +107,7 @@ def _hub_rows(text: str, field: str) -> Iterator[Placed]:
 
 
 def _csv_rows(path: Path) -> Iterator[Placed]:
-    """Rows of a CSV file as mappings from its header; a flaw is named with its line and column."""
+    """Yield rows of a CSV file as mappings from its header; errors name line and column."""
     with path.open("rb") as stream:
         reader = csv.reader(_text_lines(stream, path), strict=True)
         header: list[str] | None = None
@@ -128,7 +128,7 @@ def _csv_rows(path: Path) -> Iterator[Placed]:
 
 
 def _header(fields: Sequence[str], where: str) -> list[str]:
-    """The names of the columns, without the spaces around them."""
+    """Return the names of the columns, without the spaces around them."""
     names = [field.strip() for field in fields]
     listed = ", ".join(names)
     for place, name in enumerate(names, start=1):
@@ -144,7 +144,7 @@ def _header(fields: Sequence[str], where: str) -> list[str]:
 
 
 def _csv_lines(reader: Any, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The fields of each row with the line that it begins at; empty lines are skipped."""
+    """Yield the fields of each row with its first line's number; skip empty lines."""
     while True:
         first = reader.line_num + 1
         try:
@@ -161,7 +161,7 @@ def _csv_lines(reader: Any, path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _text_lines(stream: BinaryIO, path: Path) -> Iterator[str]:
-    """The lines of a file as text; a byte order mark at its beginning is left out."""
+    """Yield the lines of a file as text, without a byte order mark."""
     for number, line in enumerate(bounded_lines(stream), start=1):
         text = text_line(line, f"{path}, line {number}: ", DataError)
         yield text.removeprefix("\ufeff") if number == 1 else text

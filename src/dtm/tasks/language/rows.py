@@ -16,9 +16,9 @@ from dtm.random import stream
 from dtm.tasks.language.tokenizer import Messages
 
 RESERVED = {"prompts", "completions"}
-"""Names that a reward receives beside the columns of the rows."""
+"""Names of arguments of a reward besides the columns of the rows."""
 Placed = tuple[str, Any]
-"""A value, after its place for errors."""
+"""A value, with its place for errors first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +28,18 @@ class Row:
     prompt: Messages
     columns: Mapping[str, Any] = field(default_factory=dict)
     prefill: str = ""
-    """Text that the answer begins with."""
+    """Text with which the answer begins."""
     same: Hashable = None
-    """Equal for rows that must not be in two splits; None: those with an equal prompt."""
+    """Key that is equal for rows that must be in the same split; None: the prompt is the key."""
 
     @property
     def key(self) -> Hashable:
-        """The key that decides the split."""
+        """Key of the split."""
         return str(self.prompt) if self.same is None else self.same
 
 
 def json_lines(path: Path) -> Iterator[Placed]:
-    """The values of a JSON-lines file, each with its place for errors; empty lines are skipped."""
+    """Yield the values of a JSON-lines file, each with its place for errors; skip empty lines."""
     with path.open("rb") as stream:
         for number, line in enumerate(bounded_lines(stream), start=1):
             if line.strip():
@@ -48,12 +48,12 @@ def json_lines(path: Path) -> Iterator[Placed]:
 
 
 def numbered(values: Iterable[Any], source: str) -> Iterator[Placed]:
-    """Values with their places: rows 1, 2, … of a source."""
+    """Yield values with their places: rows 1, 2, … of a source."""
     return ((f"{source}, row {number}", value) for number, value in enumerate(values, start=1))
 
 
 def checked_rows(values: Iterable[Placed]) -> list[Row]:
-    """Rows from mappings with a "prompt" and the same other columns in all."""
+    """Make rows from mappings with a "prompt" and equal other columns."""
     rows: list[Row] = []
     for where, value in values:
         rows.append(_checked(value, where, rows))
@@ -61,7 +61,7 @@ def checked_rows(values: Iterable[Placed]) -> list[Row]:
 
 
 def _checked(value: Any, where: str, before: Sequence[Row]) -> Row:
-    """One row, compared with the first one before it."""
+    """Check and make one row, with the columns of the first row."""
     has = f"; it has {', '.join(map(str, value))}" if isinstance(value, Mapping) and value else ""
     require(
         isinstance(value, Mapping) and "prompt" in value,
@@ -72,7 +72,7 @@ def _checked(value: Any, where: str, before: Sequence[Row]) -> Row:
     taken = sorted(columns.keys() & RESERVED)
     require(
         not taken,
-        f"{where}: a reward is given {', '.join(taken)} already. Call this column something else",
+        f"{where}: a reward already has the argument {', '.join(taken)}. Rename this column",
         DataError,
     )
     prompt = value["prompt"]
@@ -91,7 +91,7 @@ def _checked(value: Any, where: str, before: Sequence[Row]) -> Row:
 
 
 def is_prompt(value: Any) -> bool:
-    """Whether a value is text, or a list of messages."""
+    """Return whether a value is text, or a list of messages."""
     return isinstance(value, str) or (
         isinstance(value, list)
         and bool(value)
@@ -100,7 +100,7 @@ def is_prompt(value: Any) -> bool:
 
 
 def split_off(rows: Sequence[Row], held_out: int, seed: int) -> tuple[list[Row], list[Row]]:
-    """A random part of about ``held_out`` rows (a tenth of few), and the rest; no key is in both."""
+    """Split off about ``held_out`` random rows (a tenth of few), so that no key is in both parts."""
     size = max(1, min(held_out, len(rows) // 10))
     keys = list(dict.fromkeys(row.key for row in rows))
     order = torch.randperm(len(keys), generator=stream(seed, "language-split")).tolist()

@@ -16,7 +16,7 @@ from dtm.tasks.countdown.modes import mode_accuracies, share
 
 
 def scores(kind: str, verdicts: Sequence[Verdict], columns: Mapping[str, Sequence[Any]]) -> dict[str, float]:
-    """Accuracy as it is published: of items, and for Sudoku of empty cells, beside the puzzles solved."""
+    """Return the accuracy as published: of items, or for Sudoku of empty cells, with the share solved."""
     correct = [bool(verdict.correct) for verdict in verdicts]
     measures = {"accuracy": share(correct)}
     if kind == "sudoku":
@@ -29,7 +29,7 @@ def scores(kind: str, verdicts: Sequence[Verdict], columns: Mapping[str, Sequenc
 
 
 def pass_at(correct: Sequence[bool], group: Int[Tensor, " N"]) -> dict[str, float]:
-    """Pass@k for k = 2, 4, 8 … up to the completions of a prompt: some answer of k is right.
+    """Return pass@k for k = 2, 4, 8 … up to the completions per prompt: some answer of k is right.
 
     Unbiased from n completions of which c are right: 1 − C(n − c, k) / C(n, k), the mean over prompts.
 

@@ -20,11 +20,11 @@ from dtm.tasks.language.tokenizer import Chat
 
 Splits = Mapping[str, Sequence[Row]]
 Accuracy = Callable[[Sequence[str], Mapping[str, Sequence[Any]], Int[Tensor, " N"]], Mapping[str, float]]
-"""Measures of completions, given the columns of their rows and their groups: rows of one prompt are equal."""
+"""Function that returns measures of completions, from the columns of their rows and the groups of prompts."""
 
 
 class LanguageTask:
-    """Prompts of a data set, tokenised once; rows whose prompt is too long are left out and counted."""
+    """A task with the prompts of a data set, tokenised once; rows with too long prompts are dropped."""
 
     def __init__(
         self,
@@ -51,10 +51,10 @@ class LanguageTask:
         self._reward, self._prompt_length, self._splits = reward, prompt_length, splits
         self._kept: dict[str, list[tuple[Row, list[int]]]] = {}
         self.too_long: dict[str, int] = {}
-        """Rows of each split that were left out."""
+        """Number of dropped rows per split."""
 
     def prompts(self, split: str, count: int, generator: torch.Generator) -> Prompts:
-        """``count`` rows of the split, padded on the left; none comes twice before all have come once."""
+        """Draw ``count`` rows of the split, padded on the left; no row repeats before all were drawn."""
         rows = self._tokenised(split)
         chosen = [rows[place] for place in in_rounds(len(rows), count, generator).tolist()]
         tokens, attention = pad_left([ids for _, ids in chosen], self.eos_id)
@@ -62,7 +62,7 @@ class LanguageTask:
         return Prompts(tokens, attention, [row.prompt for row, _ in chosen], columns)
 
     def describe_counts(self) -> str:
-        """How many prompts each split has, and how many were too long."""
+        """Describe how many prompts each split has, and how many were too long."""
         counts = ", ".join(f"{len(self._tokenised(split)):,} {split}" for split in self._splits)
         left_out = sum(self.too_long.values())
         if not left_out:
@@ -72,19 +72,19 @@ class LanguageTask:
     def examples(
         self, split: str, count: int, generator: torch.Generator, progress: float = 1.0
     ) -> Sequences:
-        """There is nothing to pretrain on: these tasks start from a model that has been."""
+        """Raise an error: these tasks have no corpus and start from a pretrained model."""
         raise ConfigError(f"{self.name} has no corpus to pretrain on; give a model with --model.base")
 
     def read(self, completions: Int[Tensor, "N C"]) -> list[str]:
-        """The text before the end token, without special tokens."""
+        """Return the text before the end token, without special tokens."""
         return [self.chat.read(_until(row, self.eos_id)) for row in completions.tolist()]
 
     def reward(
         self, prompts: Sequence[Any], completions: Sequence[str], **columns: Any
     ) -> list[float | None]:
-        """The benchmark's reward."""
+        """Return the benchmark's rewards."""
         if self._reward is None:
-            raise ConfigError(f"{self.name} has no reward of its own")
+            raise ConfigError(f"{self.name} has no reward: give one with --reward FILE.py:FUNCTION")
         return list(self._reward(prompts, completions, **columns))
 
     def measure(
@@ -95,21 +95,21 @@ class LanguageTask:
         group: Int[Tensor, " N"],
         **columns: Sequence[Any],
     ) -> dict[str, float]:
-        """Mean reward, accuracy where the task has one, and the share of a prompt's answers that differ."""
+        """Return mean reward, accuracy if the task has one, and the share of distinct answers per prompt."""
         accuracy = {} if self.accuracy is None else self.accuracy(completions, columns, group)
         distinct = distinct_share(completions, group)
         return {"reward": float(reward.mean()), **accuracy, "distinct": distinct}
 
     def best(self, prompts: Sequence[Any]) -> float | None:
-        """Known for the benchmarks: every item can be solved."""
+        """Return the highest reward for benchmarks, whose items can all be solved."""
         return None if self._reward is None else self.reward_range[1]
 
     def picture(self, before: Sequence[Sample], after: Sequence[Sample]) -> Figure | None:
-        """Nothing to draw."""
+        """Return None: there is no plot."""
         return None
 
     def show(self, prompt: Any, completion: str) -> str:
-        """The prompt and the completion."""
+        """Format the prompt and the completion."""
         asked = prompt if isinstance(prompt, str) else "\n".join(turn["content"] for turn in prompt)
         return f"{asked}\n───\n{completion}"
 
@@ -132,7 +132,7 @@ class LanguageTask:
 
 
 def pad_left(rows: Sequence[Sequence[int]], fill: int) -> tuple[Int[Tensor, "N P"], Bool[Tensor, "N P"]]:
-    """Token ids at the right with ``fill`` before them, and where the ids are."""
+    """Return token ids padded on the left with ``fill``, and the mask of real tokens."""
     width = max(map(len, rows))
     tokens = torch.tensor([[fill] * (width - len(ids)) + list(ids) for ids in rows])
     return tokens, torch.arange(width) >= width - torch.tensor([[len(ids)] for ids in rows])

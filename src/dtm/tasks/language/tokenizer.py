@@ -1,7 +1,7 @@
-"""Text to token ids and back, with a model's own tokenizer and chat template, without a network.
+"""Convert text to token ids and back, with a model's tokenizer and chat template, without a network.
 
-Two things go wrong silently elsewhere and are checked here: a second start-of-text that a tokenizer adds to
-a template that has one already, and token ids that the model does not have.
+Two silent errors are checked: a second start-of-text token that a tokenizer adds to a template that already
+has one, and token ids outside the model's vocabulary.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Messages = str | Sequence[dict[str, str]]
 
 
 PLACEHOLDER = "THE USER WRITES HERE"
-"""A message to find in a rendered template."""
+"""A marker message, to find its place in a rendered template."""
 TEMPLATE_SECONDS = 20.0
-"""For a template to render one message."""
+"""Deadline for a template to render one message, in seconds."""
 
 
 class Chat:
@@ -33,7 +33,7 @@ class Chat:
 
     @classmethod
     def load(cls, folder: str | Path) -> Chat:
-        """The tokenizer of a model's folder; nothing is downloaded and no code of the folder is run."""
+        """Load the tokenizer of a model's folder; nothing is downloaded and no code of the folder is run."""
         tokenizer = load_tokenizer(Path(folder))
         require(
             tokenizer.chat_template is not None,
@@ -45,7 +45,7 @@ class Chat:
         return chat
 
     def _try(self, folder: str) -> None:
-        """Render, encode and read a message in another process: a template may not end, a file be damaged."""
+        """Render, encode and decode a message in another process, since a template may hang or fail."""
 
         def serve(connection: Connection) -> None:
             connection.send("ready")
@@ -70,28 +70,28 @@ class Chat:
         return len(self._tokenizer)
 
     def ask(self, messages: Messages, prefill: str = "") -> list[int]:
-        """A conversation up to where the assistant writes, and the text that the answer begins with."""
+        """Return the token ids of a conversation up to the assistant's turn, with the answer's prefill."""
         return self.encode([self.render(messages) + prefill])[0]
 
     def render(self, messages: Messages) -> str:
-        """A conversation in the template's text, up to where the assistant writes."""
+        """Render a conversation with the template, up to the assistant's turn."""
         turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         try:
             text: str = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        except Exception as problem:  # a template can do, and raise, anything
+        except Exception as problem:  # a template may raise any error
             raise DataError(f"the chat template failed with {type(problem).__name__}: {problem}") from None
         return text
 
     def user_turn(self) -> list[int]:
-        """The template up to where the user writes."""
+        """Return the template's text before the user's message."""
         return self.encode([self.render(PLACEHOLDER).partition(PLACEHOLDER)[0]])[0]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts; none is added."""
+        """Return the token ids of texts, without added tokens."""
         ids: list[list[int]] = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]
         return ids
 
     def read(self, ids: Sequence[int], special: bool = False) -> str:
-        """Text, without special tokens unless they are asked for: published parsers read them."""
+        """Decode token ids to text, by default without special tokens, which some published parsers read."""
         text: str = self._tokenizer.decode(ids, skip_special_tokens=not special)
         return text

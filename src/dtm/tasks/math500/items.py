@@ -1,4 +1,4 @@
-"""MATH items, and reading them from a data folder."""
+"""MATH items, read from a data folder."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class MathItem:
 
 
 def test_items(folder: Path) -> list[MathItem]:
-    """The 500 problems of MATH500."""
+    """Read the 500 problems of MATH500."""
     rows = read_rows(folder, "math500_test.jsonl", ("problem", "answer"))
     return [MathItem(row["problem"], row["answer"]) for row in rows]
 
 
 def train_items(folder: Path) -> list[MathItem]:
-    """The 12,000 other problems of MATH, less the few whose solution has an empty box."""
-    names = TRAIN[:1] if is_hub(folder) else TRAIN  # the hub's training split holds both
+    """Read the other 12,000 problems of MATH, without the few whose solution has an empty box."""
+    names = TRAIN[:1] if is_hub(folder) else TRAIN  # the hub's training split contains both
     rows = [row for name in names for row in read_rows(folder, name, ("problem", "solution"))]
     return [MathItem(row["problem"], answer) for row in rows if (answer := _boxed(row["solution"]))]
 
 
 def _boxed(solution: str) -> str | None:
-    r"""The answer in a solution's last box; some write ``\boxed 5``."""
+    r"""Return the answer in a solution's last box; some write ``\boxed 5``."""
     box = published_box(solution)
     return None if box == solution else box

@@ -6,11 +6,11 @@ from dtm.tasks.math500.items import MathItem
 from dtm.tasks.protocols import FORMAT_BLOCK, MATH_EXPERT, MATH_TEMPLATE, Protocol, Stage
 
 STRAY = '" \n'
-"""A quote that stands at the end of SPG's and d1's evaluation template, and so is part of their protocol."""
+"""Quotation mark at the end of SPG's and d1's evaluation template, which is part of their protocol."""
 
 
 def prompt(item: MathItem, protocol: Protocol = "dtm", stage: Stage = "training") -> str:
-    """The user's message for one item."""
+    """Return the user's message for one item."""
     if protocol == "dtm":
         return f"{MATH_TEMPLATE}\n\n{item.problem}"
     if stage == "training":

@@ -14,7 +14,7 @@ RANGE = (-1.0, 1.375)
 def reward(
     prompts: Sequence[Any], completions: Sequence[str], answer: Sequence[str], **columns: Any
 ) -> list[float]:
-    """±1 for the answer in the last box, and up to 0.375 for the form [Appendix D].
+    """Return ±1 for the answer in the last box, plus up to 0.375 for the format [Appendix D].
 
     The paper's −1 is kept. Its released training code would clamp each term at 0, but was released without
     this task.
@@ -30,9 +30,9 @@ def reward(
 def spg(
     prompts: Sequence[Any], completions: Sequence[str], answer: Sequence[str], **columns: Any
 ) -> list[float]:
-    r"""+2 for the answer, and 0.75 with an answer pair, 0.25 without.
+    r"""Return +2 for the answer, plus 0.75 with an answer pair, 0.25 without.
 
-    The code meant to tell boxes apart as well, but looked for a backspace and "oxed".
+    The code was meant to check for boxes too, but searches for a backspace and "oxed".
     """
     return [
         2.0 * same(published_box(text) or text, gold) + (0.25 if last_pair(text) is None else 0.75)
@@ -43,7 +43,7 @@ def spg(
 def spg_text(
     prompts: Sequence[Any], completions: Sequence[str], answer: Sequence[str], **columns: Any
 ) -> list[float]:
-    """+2 for the answer, and 1, 0.75, 0.5 or 0.25 for the form: `spg` with its defect repaired."""
+    """Return +2 for the answer, plus 1, 0.75, 0.5 or 0.25 for the format: `spg` without its defect."""
     return [
         2.0 * same(published_box(text) or text, gold) + 0.25 * (1 + _form(text))
         for text, gold in zip(completions, answer, strict=True)
@@ -51,7 +51,7 @@ def spg_text(
 
 
 def _form(text: str) -> int:
-    """3: a box in the answer block; 2: an answer block; 1: a box somewhere; 0: neither."""
+    """Return 3 for a box in the answer block, 2 for an answer block, 1 for a box elsewhere, 0 for neither."""
     block = last_pair(text)
     if block is None:
         return int(BOX in text)

@@ -1,4 +1,4 @@
-"""Where sampled paths run: the maze with the density of its cells, before and after tuning."""
+"""Plot sampled paths: the maze with the density of its cells, before and after tuning."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Cell = tuple[int, int]
 
 WALL, CENTRE = "#3A3A3A", "#D55E00"
 DENSITY = LinearSegmentedColormap.from_list("density", ["white", "#9CD0F2", "#0072B2"])
-"""Ends in a blue that stays brighter than the walls."""
+"""Colour map; its darkest blue is still brighter than the walls."""
 
 
 def density_figure(
     maze: Maze, panels: Sequence[tuple[str, Sequence[Sequence[Cell]]]], pairs: Sequence[tuple[Cell, Cell]]
 ) -> Figure:
-    """A row for each (label, valid paths), such as "base" and "tuned", and a column for each pair.
+    """Plot a row per (label, valid paths), such as "base" and "tuned", and a column per pair.
 
     A panel shows, of the paths that lead from its start ○ to its goal ★, the share that visits each
     cell. The cross is the centre, which a good path avoids.
@@ -37,7 +37,7 @@ def density_figure(
             chosen = [path for path in paths if path and path[0] == start and path[-1] == goal]
             _panel(axes, maze, chosen, start, goal)
             axes.set_xlabel(f"{len(chosen)} valid path{'' if len(chosen) == 1 else 's'}", fontsize=8)
-        grid[row, 0].set_ylabel(fill(label, 22), fontsize=11)  # a panel is that many letters high
+        grid[row, 0].set_ylabel(fill(label, 22), fontsize=11)  # the height of a panel in letters
     for axes, (start, goal) in zip(grid[0], pairs, strict=True):
         axes.set_title(f"{start} → {goal}", fontsize=9)
     figure.colorbar(

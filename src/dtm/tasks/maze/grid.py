@@ -1,4 +1,4 @@
-"""The maze itself: which cells are open, and the best reward that any path could earn in it.
+"""The maze: its open cells, and the best possible reward of a path.
 
 Cells are numbered row by row, so the door between two neighbouring rooms is the mean of their
 numbers. Letters: S side of the maze in cells, R rooms, E open doors.
@@ -23,15 +23,15 @@ STEPS = ((0, 1), (1, 0), (0, -1), (-1, 0))
 
 @dataclass(frozen=True, eq=False)
 class Maze:
-    """Rooms at odd (row, column), joined by doors; everything else is wall."""
+    """A maze with rooms at odd (row, column), joined by doors; all other cells are walls."""
 
     open: Bool[Tensor, "S S"]
 
     @classmethod
     def generate(cls, size: int, door_fraction: float, seed: int) -> Maze:
-        """A random maze: a uniform spanning tree joins all rooms, then more doors are opened.
+        """Generate a random maze: a uniform spanning tree joins all rooms, then more doors are opened.
 
-        Each wall that the tree leaves between two neighbouring rooms opens with probability
+        Each wall that remains between two adjacent rooms opens with probability
         ``door_fraction``: 0 gives exactly one path between any two rooms, 1 opens every door.
         """
         require(
@@ -56,7 +56,7 @@ class Maze:
 
     @property
     def centre(self) -> tuple[int, int]:
-        """The cell to stay away from; it may be a wall."""
+        """The cell that paths should avoid; it may be a wall."""
         return self.size // 2, self.size // 2
 
     @cached_property
@@ -83,25 +83,25 @@ class Maze:
 
     @cached_property
     def edge_clearance(self) -> Int[Tensor, " E"]:
-        """The least clearance met on the way through each open door, both its rooms included."""
+        """The smallest clearance of each open door and its two rooms."""
         ends = self.rooms[self.edges]
         cells = torch.cat([ends, ends.sum(1, keepdim=True) // 2], dim=1)
         return self.clearance.flatten()[cells].amin(1)
 
     @cached_property
     def hops(self) -> Int[Tensor, "R R"]:
-        """The fewest doors on a walk between each two rooms; such a walk has 2 hops + 1 cells."""
+        """The smallest number of doors between each two rooms; such a walk has 2 hops + 1 cells."""
         return torch.from_numpy(shortest_path(self.graph(), directed=False, unweighted=True)).long()
 
     def graph(self, weight: Float64[Tensor, " E"] | None = None) -> csr_array:
-        """The rooms and open doors as a sparse graph; a door of infinite weight is shut."""
+        """Return rooms and open doors as a sparse graph; a door of infinite weight is closed."""
         weight = torch.ones(len(self.edges), dtype=torch.float64) if weight is None else weight
         kept = weight.isfinite()
         rows, columns = self.edges[kept].T.numpy()
         return csr_array((weight[kept].numpy(), (rows, columns)), shape=(len(self.rooms),) * 2)
 
     def best_clearance(self, max_cells: int) -> Int[Tensor, "R R"]:
-        """The largest minimum clearance of any walk of at most ``max_cells`` cells, for each two rooms.
+        """Return the largest minimum clearance over walks of at most ``max_cells`` cells, for each two rooms.
 
         It is the largest τ for which the walk exists among the cells of clearance ≥ τ. Pairs too far
         apart for any walk of that length get −1.
@@ -116,7 +116,7 @@ class Maze:
 
 
 def _spanning_tree(size: int, generator: torch.Generator) -> Bool[Tensor, "S S"]:
-    """A uniform spanning tree of the rooms: the doors by which a random walk first enters each one.
+    """Draw a uniform spanning tree of the rooms: the doors by which a random walk first enters each room.
 
     This is the algorithm of Aldous and Broder; a depth-first search would favour long corridors.
     """

@@ -1,8 +1,8 @@
 """Diverse random paths to pretrain on: shortest paths under random lengths of the doors.
 
-Exponential lengths make every simple path possible and long detours rare. A bank draws some sets of
-lengths once and keeps, for each, the next room on the way from any room to any goal; a path then
-costs one look-up a room, for a whole batch at a time.
+Exponential lengths make every simple path possible and long detours rare. A bank draws some sets of lengths
+once and stores, for each, the next room on the way from any room to any goal. A path then costs one look-up
+per room, for a whole batch at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dtm.tasks.maze.grid import Maze
 
 @dataclass(frozen=True, eq=False)
 class PathBank:
-    """Random paths between any two rooms. W sets of door lengths, R rooms, C cells of a row."""
+    """Random paths between any two rooms. Letters: W sets of door lengths, R rooms, C cells of a row."""
 
     rooms: Int[Tensor, " R"]
     """The cell number of each room."""
@@ -29,7 +29,7 @@ class PathBank:
 
     @classmethod
     def draw(cls, maze: Maze, weightings: int, generator: torch.Generator) -> PathBank:
-        """A bank of ``weightings`` sets of door lengths."""
+        """Draw a bank of ``weightings`` sets of door lengths."""
         rooms = len(maze.rooms)
         towards = torch.empty(weightings, rooms, rooms, dtype=torch.int16)
         for table in towards:
@@ -41,14 +41,14 @@ class PathBank:
         return cls(maze.rooms, towards)
 
     def to(self, device: torch.device) -> PathBank:
-        """The same bank on another device, where it then samples."""
+        """Move the bank to another device, on which it then samples."""
         return PathBank(self.rooms.to(device), self.towards.to(device))
 
     def sample(self, count: int, width: int, pad: int, generator: torch.Generator) -> Int[Tensor, "N C"]:
-        """``count`` paths between distinct rooms as cell numbers, filled up to ``width`` with ``pad``.
+        """Draw ``count`` paths between distinct rooms as cell numbers, padded to ``width`` with ``pad``.
 
-        Paths longer than ``width`` are drawn again, which ends: the two rooms of the shortest door
-        are always joined by a path of three cells.
+        Paths longer than ``width`` are drawn again. This ends, since the two rooms of the shortest door are
+        always joined by a path of three cells.
         """
         parts: list[Tensor] = []
         missing = count
@@ -59,14 +59,14 @@ class PathBank:
         return torch.cat(parts)
 
     def lengths(self, count: int, generator: torch.Generator) -> Int[Tensor, " N"]:
-        """The number of cells of ``count`` paths, none too long."""
+        """Return the number of cells of ``count`` paths."""
         _, hops = self._walk(count, len(self.rooms), generator)
         return 2 * hops + 1
 
     def _walk(
         self, count: int, max_hops: int, generator: torch.Generator
     ) -> tuple[Int[Tensor, "N K"], Int[Tensor, " N"]]:
-        """Rooms visited from start to goal (where a path then stays), and the hops to get there.
+        """Return the rooms from start to goal (where a path then stays), and the number of hops.
 
         A path that has not arrived after ``max_hops`` counts K hops, one more than were made.
         """
@@ -77,13 +77,13 @@ class PathBank:
         )
         goal = (start + ahead) % rooms
         trail = [start]
-        for _ in range(max_hops):  # to look whether all have arrived would cost more than going on
+        for _ in range(max_hops):  # checking whether all have arrived would cost more than the remaining hops
             trail.append(self.towards[weighting, goal, trail[-1]].long())
         visited = torch.stack(trail, dim=1)
         return visited, (visited != goal[:, None]).sum(1)
 
     def _cells(self, visited: Int[Tensor, "N K"], width: int, pad: int) -> Int[Tensor, "N C"]:
-        """Room, door, room, …, and ``pad`` once the goal is reached."""
+        """Return the cells: room, door, room, …, and ``pad`` after the goal."""
         rooms = self.rooms[visited]
         cells = rooms.new_full((len(rooms), width), pad)
         used = 2 * rooms.shape[1] - 1

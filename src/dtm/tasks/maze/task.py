@@ -30,7 +30,7 @@ from dtm.tasks.maze.paths import PathBank
 Cell = tuple[int, int]
 Pair = tuple[Cell, Cell]
 Path = Sequence[Cell | None]
-"""None stands for a token that is not a cell."""
+"""A cell of a completion; None for a token that is not a cell."""
 
 CPU = torch.device("cpu")
 SPLITS = ("train", "validation", "test")
@@ -75,7 +75,7 @@ class MazeTask:
         }
 
     def prompts(self, split: str, count: int, generator: torch.Generator) -> Prompts:
-        """``count`` pairs of the split; none comes twice before all of its pairs have come once."""
+        """Draw ``count`` pairs of the split; no pair repeats before all were drawn."""
         pairs = self._pairs[_known(split)]
         cells = self.maze.rooms[pairs[in_rounds(len(pairs), count, generator)]]
         tokens = torch.cat([cells, torch.full((count, 1), self.sep_id)], dim=1)
@@ -86,7 +86,7 @@ class MazeTask:
     def examples(
         self, split: str, count: int, generator: torch.Generator, progress: float = 1.0
     ) -> Sequences:
-        """Diverse random paths between any two rooms, from a bank of their own where they are held out.
+        """Draw diverse random paths between any two rooms; held-out ones come from another bank.
 
         They are drawn on the generator's device.
         """
@@ -100,7 +100,7 @@ class MazeTask:
         return Sequences(tokens, everywhere, everywhere & (place >= 3))
 
     def read(self, completions: Int[Tensor, "N C"]) -> list[list[Cell | None]]:
-        """Cells up to the last token that is not PAD; a PAD before it is None and spoils the path."""
+        """Convert tokens to cells up to the last one that is not PAD; an earlier PAD makes a path invalid."""
         size, specials = self.maze.size, [None] * 3
         cells: list[Cell | None] = [*(divmod(cell, size) for cell in range(size * size)), *specials]
         place = torch.arange(1, completions.shape[1] + 1, device=completions.device)
@@ -110,7 +110,7 @@ class MazeTask:
         ]
 
     def flaw(self, prompt: Pair, path: Path) -> str | None:
-        """Why the path is not valid; None if it is."""
+        """Describe why the path is invalid; None if it is valid."""
         start, goal = prompt
         if not path or path[0] != start:
             return "does not begin at the start"
@@ -126,7 +126,7 @@ class MazeTask:
         return None
 
     def reward(self, prompts: Sequence[Pair], completions: Sequence[Path], **columns: Any) -> list[float]:
-        """The least distance to the centre on the path, over size // 2; the penalty if it is not valid."""
+        """Return the path's smallest distance to the centre over size // 2; the penalty if it is invalid."""
         return [
             min(self._clearance[cell] for cell in path if cell) / self.scale
             if self.flaw(prompt, path) is None
@@ -142,7 +142,7 @@ class MazeTask:
         group: Int[Tensor, " N"],
         **columns: Sequence[Any],
     ) -> dict[str, float]:
-        """Mean reward, validity and diversity; "coverage" is described at `coverage`."""
+        """Return mean reward, validity and diversity; for "coverage" see `coverage`."""
         flawless = [
             self.flaw(prompt, path) is None for prompt, path in zip(prompts, completions, strict=True)
         ]
@@ -155,15 +155,15 @@ class MazeTask:
         }
 
     def best(self, prompts: Sequence[Pair]) -> float:
-        """The mean over the prompts of the exact best reward, for paths that fit the completion."""
+        """Return the mean over prompts of the exact best reward, for paths that fit the completion."""
         side = self.maze.size // 2
         rooms = torch.tensor(prompts) // 2 @ torch.tensor([side, 1])
         return float(self._best[rooms[:, 0], rooms[:, 1]].mean())
 
     def picture(self, before: Sequence[Sample], after: Sequence[Sample]) -> Figure | None:
-        """The density of the valid paths of four prompts: those whose base paths have most to gain.
+        """Plot the density of the valid paths of four prompts with the most possible gain over the base.
 
-        Of a pair and its way back, one is enough.
+        Of a pair and its reverse only one is shown.
         """
         panels = [
             (label, self.valid_paths(samples)) for label, samples in (("base", before), ("tuned", after))
@@ -180,7 +180,7 @@ class MazeTask:
         return density_figure(self.maze, panels, pairs[:4]) if pairs else None
 
     def valid_paths(self, samples: Sequence[Sample]) -> list[list[Cell]]:
-        """The valid paths among samples, with cells as tuples also where they come from JSON."""
+        """Return the valid paths among samples, with cells as tuples, also for samples from JSON."""
         found = []
         for (start, goal), completion in samples:
             path = [None if cell is None else tuple(cell) for cell in completion]
@@ -189,7 +189,7 @@ class MazeTask:
         return found
 
     def show(self, prompt: Pair, completion: Path) -> str:
-        """The maze in ASCII with the path dotted (x where it runs into a wall), and its flaw."""
+        """Format the maze in ASCII with the path as dots (x in walls), and the reason if it is invalid."""
         canvas = [[" " if is_open else "#" for is_open in row] for row in self.maze.open.tolist()]
         for row, column in filter(None, completion):
             canvas[row][column] = "x" if canvas[row][column] in "#x" else "."
@@ -201,9 +201,9 @@ class MazeTask:
 
     @cached_property
     def _pairs(self) -> dict[str, Int[Tensor, "K 2"]]:
-        """The splits as (start, goal) rooms, without the pairs too far apart for the completion.
+        """Return the splits as (start, goal) rooms, without pairs too far apart for the completion.
 
-        A pair and its way back belong to one split: the path of one, reversed, is a path of the other.
+        A pair and its reverse are in the same split, since a reversed path of one is a path of the other.
         """
         cells = 2 * self.maze.hops + 1
         there = ((cells > 1) & (cells <= self.completion_length)).triu().nonzero()
@@ -217,14 +217,14 @@ class MazeTask:
 
     @cached_property
     def _best(self) -> Float[Tensor, "R R"]:
-        """The exact best reward for every (start, goal)."""
+        """Compute the exact best reward for every (start, goal)."""
         clearance = self.maze.best_clearance(self.completion_length).double()
         return torch.where(clearance >= 0, clearance / self.scale, self.penalty)
 
     def _bank(self, split: str, device: torch.device = CPU) -> PathBank:
-        """As many weightings as some million (start, goal) entries allow, within reason.
+        """Draw a bank with as many weightings as fit some million (start, goal) entries.
 
-        A model learns the few paths of a small bank by heart.
+        A model would memorise the few paths of a small bank.
         """
         if (split, device) not in self._banks:
             entries = 40_000_000 if split == "train" else 10_000_000
@@ -237,17 +237,17 @@ class MazeTask:
         return self._banks[split, device]
 
     def _ample_length(self) -> int:
-        """The least multiple of 4 that holds 99 % of the training paths and every shortest path."""
+        """Return the smallest multiple of 4 that fits 99 % of the training paths and every shortest path."""
         lengths = self._bank("train").lengths(10_000, stream(self.seed, "maze-length"))
         ample = max(float(lengths.double().quantile(0.99)), float(2 * self.maze.hops.max() + 1))
         return 4 * math.ceil(ample / 4)
 
 
 def coverage(paths: Sequence[Path], valid: Bool[Tensor, " N"], group: Int[Tensor, " N"]) -> float:
-    """Distinct cells on the valid paths of a group over those on its longest one; the mean over groups.
+    """Return distinct cells on a group's valid paths over those on its longest one, the mean over groups.
 
-    1 means that all paths of a prompt follow one another, the sign of mode collapse. Groups without
-    a valid path do not count; 0 if there is none with one.
+    1 means that all paths of a prompt run along the longest one, a sign of mode collapse. Groups without a
+    valid path do not count; 0 if no group has one.
     """
     groups: dict[int, list[set[Cell | None]]] = defaultdict(list)
     for path, is_valid, key in zip(paths, valid.tolist(), group.tolist(), strict=True):

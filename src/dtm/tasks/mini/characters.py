@@ -1,7 +1,7 @@
 """A character-level vocabulary, and text as tensors of its ids.
 
-Texts of different lengths are written on a grid of fixed width with blanks, and the blanks are then moved to
-one side: a whole batch at a time, on any device.
+Texts of different lengths are rows of a grid of fixed width with blanks. The blanks are then moved to one
+side, for a whole batch at a time, on any device.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from torch import Tensor
 from dtm.errors import require
 
 BLANK = -1
-"""A place of the grid where there is no character."""
+"""Value of an empty place of the grid."""
 
 
 @dataclass(frozen=True)
 class Alphabet:
-    """Characters get the ids 0, 1, …; the end of a text and the mask follow them."""
+    """A vocabulary: characters have the ids 0, 1, …, followed by the end token and the mask."""
 
     characters: str
 
     @property
     def eos_id(self) -> int:
-        """Fills a completion after its end, and a prompt before its start."""
+        """Id of the end token, which fills a completion after its end and a prompt before its start."""
         return len(self.characters)
 
     @property
     def mask_id(self) -> int:
-        """The mask."""
+        """Id of the mask token."""
         return len(self.characters) + 1
 
     @property
@@ -46,7 +46,7 @@ class Alphabet:
         return {character: number for number, character in enumerate(self.characters)} | {" ": BLANK}
 
     def grid(self, texts: Iterable[str], device: torch.device | str = "cpu") -> Int[Tensor, "N W"]:
-        """The texts as ids, each filled up on the right with blanks."""
+        """Convert texts to ids, filled up on the right with blanks."""
         rows = list(texts)
         width = max(map(len, rows))
         unknown = set("".join(rows)) - self._ids.keys()
@@ -55,7 +55,7 @@ class Alphabet:
         return torch.tensor(ids, device=device)
 
     def text(self, row: Iterable[int]) -> str:
-        """Characters up to the first end; a mask, which no finished text has, is shown as _."""
+        """Convert ids to text up to the first end token; a mask is shown as _."""
         found = ""
         for number in row:
             if number == self.eos_id:
@@ -65,17 +65,17 @@ class Alphabet:
 
 
 def flush_left(grid: Int[Tensor, "N W"], width: int, fill: int) -> Int[Tensor, "N C"]:
-    """Characters at the left without blanks between them, ``fill`` after them."""
+    """Move characters to the left without blanks between them, and add ``fill`` after them."""
     moved = _moved(grid, ~(grid == BLANK))[:, :width]
     return moved.masked_fill(moved == BLANK, fill)
 
 
 def flush_right(grid: Int[Tensor, "N W"], fill: int) -> tuple[Int[Tensor, "N W"], Bool[Tensor, "N W"]]:
-    """Characters at the right, ``fill`` before them; and where there are characters."""
+    """Move characters to the right, with ``fill`` before them; also return the mask of characters."""
     moved = _moved(grid, grid == BLANK)
     return moved.masked_fill(moved == BLANK, fill), moved != BLANK
 
 
 def _moved(grid: Int[Tensor, "N W"], first: Bool[Tensor, "N W"]) -> Int[Tensor, "N W"]:
-    """Each row with the entries that are true in ``first`` before the others, in their order."""
+    """Move the entries that are true in ``first`` before the others in each row, in their order."""
     return grid.gather(1, first.int().argsort(dim=1, descending=True, stable=True))

@@ -21,22 +21,22 @@ from dtm.tasks.countdown.modes import mode_accuracies, share
 from dtm.tasks.mini.characters import BLANK, Alphabet
 
 TRAIN, HELD_OUT = 4096, 256
-"""Items made for each split where no data folder gives them."""
+"""Number of items generated per split without a data folder."""
 LARGEST = 100
-"""Numbers and targets of the corpus go from 1 to this, as in the published test items."""
+"""Largest number and target of the corpus, as in the published test items."""
 PLUS, MINUS, TIMES, OVER = range(4)
-"""Operators; those below TIMES are signs."""
+"""Codes of operators; those below TIMES are signs."""
 PLAIN, LEFT, RIGHT = range(3)
-"""Where an expression has brackets: nowhere, round its first two numbers, or round its last two."""
+"""Codes of the brackets of an expression: none, around the first two numbers, or around the last two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expressions:
-    """Three numbers, each with its operator before it, under a target."""
+    """Expressions of three numbers, each with an operator before it, and their targets."""
 
     numbers: Int[Tensor, "N 3"]
     operators: Int[Tensor, "N 3"]
-    """Before the first number there is a sign or nothing, a BLANK."""
+    """Operators before the numbers; before the first one a sign or BLANK."""
     brackets: Int[Tensor, " N"]
     target: Int[Tensor, " N"]
 
@@ -56,11 +56,12 @@ class Expressions:
 
 @dataclass(frozen=True)
 class Countdown:
-    """A share ``solved`` of the corpus's answers is finished; the others break off before the last number.
+    """Countdown in characters; a share ``solved`` of the corpus's answers is complete.
 
-    Sums are written in the order of the question, each number with its sign, so that they can be copied in
-    place: finding the signs is left to learn. × and ÷ are a share ``multiply`` of the operators drawn. With a
-    data ``folder`` the items are the published ones, without they are generated.
+    The other answers end before the last number. Sums have the numbers in the order of the question, each
+    with its sign, so that a model can copy the numbers and has to learn the signs. × and ÷ are a share
+    ``multiply`` of the drawn operators. With a data ``folder`` the items are the published ones, else they
+    are generated.
     """
 
     folder: Path | None = None
@@ -74,7 +75,7 @@ class Countdown:
     reward_range = rewards.RANGE
 
     def items(self, split: str) -> Sequence[CountdownItem]:
-        """Solvable items; none of a split occurs in another, whatever the order of its numbers."""
+        """Return solvable items; splits have no item in common, up to the order of numbers."""
         if self.folder is not None:
             if split == "test":
                 return test_items(self.folder)
@@ -88,18 +89,18 @@ class Countdown:
         return parts[split]
 
     def question(self, item: CountdownItem) -> str:
-        """Numbers, target, and a mark that the answer follows."""
+        """Format numbers, target, and a mark before the answer."""
         return f"{','.join(map(_two_digits, item.numbers))}={_two_digits(item.target)}>"
 
     def corpus(
         self, split: str, count: int, generator: torch.Generator, solved: float
     ) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
-        """Questions with an answer: random expressions that reach the target, most of them unfinished."""
+        """Draw questions with answers: random expressions that reach the target, most of them incomplete."""
         right = self._drawn(split, 4 * count, generator)
         while len(right) < count:
             right += self._drawn(split, 4 * count, generator)
         right = right[:count]
-        # The question must not give the order away in which a product uses the numbers.
+        # The question must not reveal the order in which a product uses the numbers.
         order = torch.rand(count, 3, generator=generator, device=generator.device).argsort(1)
         asked = right.numbers.gather(1, order)
         signs = right.operators.clamp(min=PLUS).gather(1, order)
@@ -113,7 +114,7 @@ class Countdown:
         return self._asked(asked, right.target), self._written(answer, is_finished)
 
     def _drawn(self, split: str, count: int, generator: torch.Generator) -> Expressions:
-        """Those of ``count`` random expressions that come to a target which the split may ask for."""
+        """Draw ``count`` random expressions; keep those with a target that the split may use."""
         device = generator.device
 
         def draw(*shape: int) -> Tensor:
@@ -135,17 +136,17 @@ class Countdown:
         return Expressions(numbers, torch.cat([nothing, operators], dim=1), brackets, target)[kept]
 
     def reward(self, prompts: Sequence[Any], completions: Sequence[str], **columns: Any) -> list[float]:
-        """1 for the target, 0.1 for the right numbers; the whole completion is the answer."""
+        """Return 1 for the target, 0.1 for the right numbers; the whole completion is the answer."""
         return rewards.reward(prompts, [f"<answer>{text}</answer>" for text in completions], **columns)
 
     def measure(self, completions: Sequence[str], columns: Mapping[str, Sequence[Any]]) -> dict[str, float]:
-        """Accuracy, and that of its two modes: items solvable by + and −, and items that need × or ÷."""
+        """Return the accuracy, of all items and of both modes: solvable by + and −, or by × or ÷ only."""
         numbers, target = columns["numbers"], columns["target"]
         correct = [solves(*row) for row in zip(completions, numbers, target, strict=True)]
         return {"accuracy": share(correct), **mode_accuracies(correct, numbers, target)}
 
     def _written(self, expressions: Expressions, is_finished: Bool[Tensor, " N"]) -> Int[Tensor, "N W"]:
-        """Expressions on a grid; the brackets of a kind stand in columns of their own."""
+        """Write expressions on a grid; each kind of bracket has separate columns."""
         device = expressions.numbers.device
         digits = self._digits.to(device)[expressions.numbers]
         ids = [self.alphabet.characters.index(symbol) for symbol in "+-*/"]
@@ -178,21 +179,21 @@ class Countdown:
 
     @cached_property
     def _held_out(self) -> Int[Tensor, " M"]:
-        """The keys of all validation and test items."""
+        """Return the keys of all validation and test items."""
         items = [*self.items("validation"), *self.items("test")]
         numbers, target = torch.tensor([item.numbers for item in items]), [item.target for item in items]
         return _keys(numbers, torch.tensor(target))
 
     @cached_property
     def _digits(self) -> Int[Tensor, "M 3"]:
-        """Every number in three places."""
+        """Write every number in three places."""
         return self.alphabet.grid(_two_digits(number).rjust(3) for number in range(LARGEST + 1))
 
 
 def _value(
     numbers: Int[Tensor, "N 3"], operators: Int[Tensor, "N 2"], brackets: Int[Tensor, " N"]
 ) -> tuple[Int[Tensor, " N"], Int[Tensor, " N"]]:
-    """The value as an unreduced fraction; without brackets × and ÷ bind before + and −."""
+    """Return the value as an unreduced fraction; × and ÷ have precedence over + and −."""
     one = torch.ones_like(numbers[:, 0])
     a, b, c = ((column, one) for column in numbers.unbind(1))
     first, second = operators.unbind(1)
@@ -212,13 +213,13 @@ def _apply(
 
 
 def _keys(numbers: Int[Tensor, "N 3"], target: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
-    """Equal for items that are the same up to the order of the numbers."""
+    """Return keys that are equal for items with the same numbers in any order and the same target."""
     low, middle, high = numbers.sort(1).values.unbind(1)
     return ((low * 1000 + middle) * 1000 + high) * 1000 + target
 
 
 def _two_digits(number: int) -> str:
-    """So that digits of the same place value stand in the same place of nearly every question."""
+    """Pad to two digits, so that digits of the same place value are in the same column of most questions."""
     return f"{number:02d}"
 
 

@@ -1,8 +1,8 @@
 """The common interface of the two small puzzles: items, a corpus to pretrain on, a reward and measures.
 
-The corpus is imperfect on purpose: its answers are right as far as they go, but most are unfinished. A model
-that has learnt it starts where LLaDA's base does, right now and then and wrong most of the time, and reward
-tuning has something to do. The skill is there: it was needed for every answer, finished or not.
+The corpus is imperfect on purpose: its answers are correct but most are incomplete. Like LLaDA's base, a
+model trained on it is right sometimes and wrong most of the time, so that reward tuning can improve it. The
+model has the skill, which every answer needs, complete or not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Item(Protocol):
 
 @runtime_checkable
 class Puzzle(Protocol):
-    """A benchmark written in characters."""
+    """Interface of a benchmark written in characters."""
 
     name: str
     alphabet: Alphabet
@@ -38,28 +38,28 @@ class Puzzle(Protocol):
 
     @property
     def solved(self) -> float:
-        """The share of the corpus that is finished."""
+        """Share of complete answers in the corpus."""
         ...
 
     def items(self, split: str) -> Sequence[Item]:
-        """The questions of the split "train", "validation" or "test"."""
+        """Return the questions of the split "train", "validation" or "test"."""
         ...
 
     def question(self, item: Any) -> str:
-        """An item in characters."""
+        """Format an item in characters."""
         ...
 
     def corpus(
         self, split: str, count: int, generator: torch.Generator, solved: float
     ) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
-        """Questions and answers as grids with blanks, on the generator's device.
+        """Draw questions and answers as grids with blanks, on the generator's device.
 
-        A share ``solved`` is finished. Examples of "train" contain no question of another split.
+        A share ``solved`` is complete. Examples of "train" contain no question of another split.
         """
         ...
 
     def reward(self, prompts: Sequence[Any], completions: Sequence[str], **columns: Any) -> list[float]:
-        """The paper's reward."""
+        """Return the paper's reward."""
         ...
 
     def measure(self, completions: Sequence[str], columns: Mapping[str, Sequence[Any]]) -> dict[str, float]:

@@ -20,16 +20,16 @@ from dtm.tasks.sudoku.grids import CELLS, is_solution
 from dtm.tasks.sudoku.items import SudokuItem, test_items
 
 TRAIN, HELD_OUT = 4096, 256
-"""Puzzles made for each split."""
+"""Number of puzzles generated per split."""
 VALIDATION = 10
-"""One training solution in so many is kept for validation."""
+"""One in this many training solutions is kept for validation."""
 
 
 @dataclass(frozen=True)
 class Sudoku:
-    """Answers of the corpus fill each empty cell correctly with the chance ``solved``, or leave it empty.
+    """Sudoku in characters; answers of the corpus fill each empty cell with probability ``solved``.
 
-    With a data ``folder`` the test is SPG's and its solutions occur nowhere else; without, our own split.
+    With a data ``folder`` the test is SPG's, whose solutions are in no other split; else our own split.
     """
 
     folder: Path | None = None
@@ -42,19 +42,19 @@ class Sudoku:
     reward_range = rewards.RANGE
 
     def items(self, split: str) -> Sequence[SudokuItem]:
-        """Puzzles with one completion; no two splits share a solution."""
+        """Return puzzles with one completion; no two splits share a solution."""
         if split == "test" and self.folder is not None:
             return test_items(self.folder)
         return generate(self._solutions[split], TRAIN if split == "train" else HELD_OUT, self.seed)
 
     def question(self, item: SudokuItem) -> str:
-        """The puzzle and a mark that the answer follows."""
+        """Format the puzzle and a mark before the answer."""
         return f"{item.puzzle}>"
 
     def corpus(
         self, split: str, count: int, generator: torch.Generator, solved: float
     ) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N W"]]:
-        """Solutions of the split, blanked as often as test puzzles, and answers with few cells filled in."""
+        """Draw puzzles, with as many empty cells as test puzzles, and answers with few cells filled in."""
         device = generator.device
         grids = self.alphabet.grid(self._solutions[split], device)  # a digit is its own id
         blanks = torch.tensor(self._blanks, device=device)
@@ -69,13 +69,13 @@ class Sudoku:
         return self._asked(torch.where(is_empty, 0, right)), torch.where(is_left, 0, right)
 
     def reward(self, prompts: Sequence[Any], completions: Sequence[str], **columns: Any) -> list[float]:
-        """Twice the share of empty cells filled correctly; the whole completion is the answer."""
+        """Return twice the share of empty cells filled correctly; the whole completion is the answer."""
         return rewards.reward(prompts, [f"<answer>{text}</answer>" for text in completions], **columns)
 
     def measure(self, completions: Sequence[str], columns: Mapping[str, Sequence[Any]]) -> dict[str, float]:
-        """Accuracy over all empty cells, as it is published, and the share of puzzles solved.
+        """Return the accuracy over all empty cells, as published, and the share of puzzles solved.
 
-        Like the reward it reads the digits alone.
+        Like the reward, it reads only the digits.
         """
         digits = ["".join(filter(str.isdigit, text)) for text in completions]
         rows = list(zip(digits, columns["puzzle"], columns["solution"], strict=True))
@@ -90,7 +90,7 @@ class Sudoku:
 
     @cached_property
     def _solutions(self) -> dict[str, Sequence[str]]:
-        """The solutions of each split."""
+        """Return the solutions of each split."""
         if self.folder is None:
             train, test = split_solutions(self.seed)
         else:
@@ -100,5 +100,5 @@ class Sudoku:
 
     @cached_property
     def _blanks(self) -> list[int]:
-        """The number of empty cells of each test puzzle."""
+        """Return the number of empty cells of each test puzzle."""
         return [blanks for blanks, times in BLANKS.items() for _ in range(times)]

@@ -1,4 +1,4 @@
-"""A puzzle as a task: text in, text out, all of it in characters."""
+"""A task of a puzzle, with prompts and completions in characters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPLITS = ("train", "validation", "test")
 
 
 class MiniTask:
-    """Prompts are questions, padded on the left; a completion is an answer and then the end token."""
+    """A task whose prompts are questions, padded on the left, and completions an answer and the end token."""
 
     def __init__(self, puzzle: Puzzle, skilled: float = 0.0) -> None:
         self.skilled = skilled
@@ -37,7 +37,7 @@ class MiniTask:
         self._items = cache(puzzle.items)
 
     def prompts(self, split: str, count: int, generator: torch.Generator) -> Prompts:
-        """``count`` questions of the split; none comes twice before all have come once."""
+        """Draw ``count`` questions of the split; no question repeats before all were drawn."""
         items = self._items(_known(split))
         chosen: list[Item] = [items[row] for row in in_rounds(len(items), count, generator).tolist()]
         questions = [self.puzzle.question(item) for item in chosen]
@@ -49,9 +49,9 @@ class MiniTask:
     def examples(
         self, split: str, count: int, generator: torch.Generator, progress: float = 1.0
     ) -> Sequences:
-        """Questions and answers, drawn on the generator's device: first all finished, then few.
+        """Draw questions and answers on the generator's device: at first all complete, later few.
 
-        A pattern in one of four examples is learnt too slowly at the start.
+        A pattern that only a quarter of the examples has would be learnt too slowly at the start.
         """
         solved = 1.0 if progress < self.skilled else self.puzzle.solved
         question, answer = self.puzzle.corpus(_known(split), count, generator, solved)
@@ -67,11 +67,11 @@ class MiniTask:
         )
 
     def read(self, completions: Int[Tensor, "N C"]) -> list[str]:
-        """The text before the end token."""
+        """Return the text before the end token."""
         return [self.alphabet.text(row) for row in completions.tolist()]
 
     def reward(self, prompts: Sequence[str], completions: Sequence[str], **columns: Any) -> list[float]:
-        """The puzzle's reward."""
+        """Return the puzzle's rewards."""
         return self.puzzle.reward(prompts, completions, **columns)
 
     def measure(
@@ -82,7 +82,7 @@ class MiniTask:
         group: Int[Tensor, " N"],
         **columns: Sequence[Any],
     ) -> dict[str, float]:
-        """Mean reward, accuracies, and the share of a prompt's answers that differ."""
+        """Return mean reward, accuracies, and the share of distinct answers per prompt."""
         return {
             "reward": float(reward.mean()),
             **self.puzzle.measure(completions, columns),
@@ -90,15 +90,15 @@ class MiniTask:
         }
 
     def best(self, prompts: Sequence[str]) -> float:
-        """Every item has a solution."""
+        """Return the highest reward, since every item has a solution."""
         return self.reward_range[1]
 
     def picture(self, before: Sequence[Sample], after: Sequence[Sample]) -> Figure | None:
-        """Nothing to draw."""
+        """Return None: there is no plot."""
         return None
 
     def show(self, prompt: str, completion: str) -> str:
-        """The question and the answer."""
+        """Format the question and the answer."""
         return f"{prompt} {completion}"
 
 

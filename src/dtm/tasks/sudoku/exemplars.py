@@ -1,7 +1,7 @@
 """The three solved puzzles shown before the question.
 
 Puzzles, solutions and the order of filling are SPG's, and so is the layout; the sentences of the reasoning
-are ours, written from the grid as it stands: each cell is filled when one digit alone is left for it.
+are ours, derived from the current grid: each cell is filled when only one digit is possible.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXEMPLARS = (
 
 
 def text_of(exemplar: Exemplar) -> str:
-    """Question, reasoning and answer of one exemplar."""
+    """Format question, reasoning and answer of an exemplar."""
     return "\n".join(
         [
             "Question:",
@@ -48,7 +48,7 @@ def text_of(exemplar: Exemplar) -> str:
 
 
 def deductions(exemplar: Exemplar) -> list[str]:
-    """One line for each filled cell: the digits in its row, column and box, and those left."""
+    """Return a line per filled cell: the digits in its row, column and box, and the remaining digit."""
     grid, lines = list(exemplar.puzzle), []
     for place in exemplar.order.split():
         row, column = int(place[0]), int(place[1])
@@ -62,7 +62,7 @@ def deductions(exemplar: Exemplar) -> list[str]:
 
 
 def neighbours(grid: list[str], cell: int) -> set[str]:
-    """The digits in the row, the column and the box of a cell."""
+    """Return the digits in the row, the column and the box of a cell."""
     return {grid[other] for unit in units() if cell in unit for other in unit} - {"0"}
 
 

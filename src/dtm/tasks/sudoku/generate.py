@@ -1,4 +1,4 @@
-"""Training puzzles: cells of a finished grid blanked so that one completion is left.
+"""Generate training puzzles: empty cells of a complete grid so that it has one completion.
 
 The split is by solution, as SPG makes it: a solution of a test puzzle never occurs in training, and those of
 the exemplars in the prompt are training solutions. The exemplars' own puzzles are in neither.
@@ -17,13 +17,13 @@ from dtm.tasks.sudoku.grids import CELLS, all_grids, is_unique
 from dtm.tasks.sudoku.items import SudokuItem
 
 BLANKS = {7: 82, 8: 83, 9: 76, 11: 12, 12: 3}
-"""How many of the 256 test puzzles leave so many cells empty: the training file is not public."""
+"""Number of empty cells → number of test puzzles with it, of 256; the training file is not public."""
 TRIES = 200
-"""Draws for each puzzle asked for: with twelve blanks, few are left with one completion."""
+"""Largest number of draws per puzzle; with twelve empty cells, few draws have one completion."""
 
 
 def training_solutions(test: Iterable[SudokuItem]) -> list[str]:
-    """The grids that are no solution of a test puzzle: 200 of the 288 with SPG's test file."""
+    """Return the grids that solve no test puzzle: 200 of the 288 with SPG's test file."""
     taken = {item.solution for item in test}
     shown = [exemplar.solution for exemplar in EXEMPLARS if exemplar.solution in taken]
     require(not shown, f"test solutions must not be shown in the prompt; {', '.join(shown)} are")
@@ -31,7 +31,7 @@ def training_solutions(test: Iterable[SudokuItem]) -> list[str]:
 
 
 def split_solutions(seed: int, train: int = 200) -> tuple[list[str], list[str]]:
-    """A split of one's own: training solutions, the exemplars' among them, and test solutions."""
+    """Split all grids into training solutions, which include those of the exemplars, and test solutions."""
     forced = [exemplar.solution for exemplar in EXEMPLARS]
     others = [grid for grid in all_grids() if grid not in forced]
     drawn = train - len(forced)
@@ -44,7 +44,7 @@ def split_solutions(seed: int, train: int = 200) -> tuple[list[str], list[str]]:
 
 
 def generate(solutions: Sequence[str], count: int, seed: int) -> list[SudokuItem]:
-    """Different puzzles with one completion each, blanked as often as the test puzzles are."""
+    """Generate different puzzles with one completion each, with as many empty cells as test puzzles."""
     require(count > 0, f"count must be positive, got {count}")
     require(bool(solutions), "there must be solutions to make puzzles from")
     generator = stream(seed, "sudoku-puzzles")

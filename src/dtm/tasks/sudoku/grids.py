@@ -1,7 +1,7 @@
-"""All 288 completed 4×4 grids, and which of them a puzzle allows.
+"""All 288 complete 4×4 grids, and the completions of a puzzle.
 
-A set of grids is an integer with a bit for each: the completions of a puzzle are then the intersection of one
-set for each given digit, and whether there is just one is a question about one integer.
+A set of grids is an integer with a bit per grid. The completions of a puzzle are the intersection of one set
+per given digit; it has exactly one completion if the integer is a power of two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SIDE, CELLS = 4, 16
 
 @cache
 def all_grids() -> tuple[str, ...]:
-    """Every valid grid, in order."""
+    """Return every valid grid, in order."""
     rows, found = ["".join(row) for row in permutations("1234")], [""]
     for _ in range(SIDE):
         found = [above + row for above in found for row in rows if _columns_differ(above, row)]
@@ -22,13 +22,13 @@ def all_grids() -> tuple[str, ...]:
 
 
 def is_valid(grid: str) -> bool:
-    """Whether each row, column and 2×2 box holds 1, 2, 3 and 4."""
+    """Return whether each row, column and 2×2 box has 1, 2, 3 and 4."""
     return len(grid) == CELLS and all({grid[cell] for cell in unit} == set("1234") for unit in units())
 
 
 @cache
 def units() -> tuple[tuple[int, ...], ...]:
-    """The cells of each row, column and box."""
+    """Return the cells of each row, column and box."""
     rows = [tuple(range(SIDE * row, SIDE * row + SIDE)) for row in range(SIDE)]
     columns = [tuple(range(column, CELLS, SIDE)) for column in range(SIDE)]
     boxes = [(corner, corner + 1, corner + SIDE, corner + SIDE + 1) for corner in (0, 2, 8, 10)]
@@ -36,18 +36,18 @@ def units() -> tuple[tuple[int, ...], ...]:
 
 
 def completions(puzzle: str) -> list[str]:
-    """The valid grids that keep the puzzle's digits."""
+    """Return the valid grids that keep the puzzle's digits."""
     bits = _allowed(puzzle)
     return [grid for place, grid in enumerate(all_grids()) if bits >> place & 1]
 
 
 def is_unique(puzzle: str) -> bool:
-    """Whether the puzzle has exactly one completion."""
+    """Return whether the puzzle has exactly one completion."""
     return _allowed(puzzle).bit_count() == 1
 
 
 def is_solution(puzzle: str, grid: str) -> bool:
-    """Whether the grid is valid and keeps the puzzle's digits."""
+    """Return whether the grid is valid and keeps the puzzle's digits."""
     return is_valid(grid) and all(p in ("0", g) for p, g in zip(puzzle, grid, strict=True))
 
 
@@ -61,7 +61,7 @@ def _allowed(puzzle: str) -> int:
 
 @cache
 def _with_digit() -> dict[tuple[int, str], int]:
-    """For each cell and digit, the set of grids that have it there."""
+    """Return, for each cell and digit, the set of grids with this digit there."""
     sets: dict[tuple[int, str], int] = {}
     for place, grid in enumerate(all_grids()):
         for cell, digit in enumerate(grid):
@@ -70,5 +70,5 @@ def _with_digit() -> dict[tuple[int, str], int]:
 
 
 def _columns_differ(above: str, row: str) -> bool:
-    """Whether no digit of a row stands in the same column of the rows above it."""
+    """Return whether no digit of a row is in the same column of a row above it."""
     return all(digit not in above[column::SIDE] for column, digit in enumerate(row))

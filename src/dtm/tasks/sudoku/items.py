@@ -1,4 +1,4 @@
-"""Sudoku items, and reading them from a data folder."""
+"""Sudoku items, read from a data folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SudokuItem:
 
 
 def test_items(folder: Path) -> list[SudokuItem]:
-    """SPG's 256 test puzzles: 88 solutions that no training puzzle has, one completion each."""
+    """Read SPG's 256 test puzzles, with 88 solutions that no training puzzle has and one completion each."""
     name = "sudoku4x4_test_spg256.csv"
     items = []
     for row in read_rows(folder, name, ("Puzzle", "Solution")):

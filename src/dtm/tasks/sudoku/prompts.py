@@ -30,7 +30,7 @@ Your step-by-step solving process
 def prompt(
     item: SudokuItem, protocol: Protocol = "dtm", stage: Stage = "training", shots: int | None = None
 ) -> str:
-    """The user's message for one item, after ``shots`` exemplars: three, and in d1's protocol none."""
+    """Return the user's message for one item after ``shots`` exemplars: three, or none in d1's protocol."""
     if shots is None:
         shots = 0 if protocol == "d1" else len(EXEMPLARS)
     require(0 <= shots <= len(EXEMPLARS), f"shots must lie in [0, {len(EXEMPLARS)}], got {shots}")
@@ -40,5 +40,5 @@ def prompt(
 
 
 def question(item: SudokuItem) -> str:
-    """The item as graded files state it."""
+    """Return the item in the format of graded files."""
     return f"Solve the following Sudoku puzzle: {item.puzzle}\n"

@@ -19,7 +19,7 @@ def reward(
     solution: Sequence[str],
     **columns: Any,
 ) -> list[float]:
-    """Twice the share of empty cells filled correctly [Appendix D]. Given cells are not looked at."""
+    """Return twice the share of empty cells filled correctly [Appendix D]; ignore given cells."""
     return [2 * share for share in spg(prompts, completions, puzzle, solution)]
 
 
@@ -33,7 +33,7 @@ def spg(
     solution: Sequence[str],
     **columns: Any,
 ) -> list[float]:
-    """The share itself, in [0, 1], as d1 and SPG pay."""
+    """Return the share itself, in [0, 1], the reward of d1 and SPG."""
     rows = zip(completions, puzzle, solution, strict=True)
     return [_share(last_pair(text), given, gold) for text, given, gold in rows]
 

@@ -1,4 +1,4 @@
-"""The claims of the method, each checked against the exact oracle: what `dtm verify` prints.
+"""The claims of the method that `dtm verify` checks, each against exact enumeration.
 
 One function for every claim of section 12 of docs/method.md, for the paper's Propositions 3.1-3.4
 and for its appendix on semi-autoregressive decoding. Each runs the production code.

@@ -1,4 +1,4 @@
-"""Claims on annealed training: a table, trained phase by phase with the production objective and sampler."""
+"""Claims on annealed training of a tabular model with the production objective and sampler."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from dtm.verify.exact import World, all_sequences, decoder_law, number, random_w
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """A small annealed run, as described in docs/method.md, section 10."""
+    """Settings of a small annealed run, as in docs/method.md, section 10."""
 
     phases: int = 8
     steps: int = 200
-    """Of each phase. The table has 300: the same ordering (ratios 0.36 and 0.14) for half as much again."""
+    """Steps per phase. The table of docs/method.md has 300, with the same ordering (ratios 0.36 and 0.14)."""
     h: float = 0.75
     buffer: int = 512
     batch: int = 256
-    """128 rollouts and 64 rows of a batch for each of four prompts."""
+    """Rows per batch: 64 for each of four prompts, which have 128 rollouts each."""
     refresh: int = 16
-    """Steps between replacing a quarter of the buffer."""
+    """Steps between refreshes of a quarter of the buffer."""
     lr: float = 0.05
     cooling: float = 0.3
-    """The last part of a phase, over which the learning rate falls to 0."""
+    """Last share of a phase, over which the learning rate falls to 0."""
     optimiser: Callable[..., torch.optim.Optimizer] = torch.optim.Adam
 
 
 def _rollouts(world: World, model: Denoiser, count: int, *seed: int) -> Completions:
-    """Return exact rollouts, as many of each prompt: uniform order, one token per step."""
+    """Draw exact rollouts, equally many per prompt: uniform order, one token per step."""
     given = all_sequences(world.vocab, world.prompt)
     given, noise = given.repeat(count // len(given), 1), derived_seed(*seed, "rollouts")
     return generate(model, given, world.length - world.prompt, seed=noise, batch=count)
@@ -50,7 +50,7 @@ def _rollouts(world: World, model: Denoiser, count: int, *seed: int) -> Completi
 def _batches(
     world: World, teacher: Denoiser, setting: Training, index: int, seed: int
 ) -> Iterator[tuple[MaskedStates, Weights]]:
-    """The masked states and weights of each step of a phase, from a buffer that is refreshed by quarters."""
+    """Yield the masked states and weights of each step of a phase, from a buffer refreshed by quarters."""
     masks = stream(seed, "masks", index)
     done = _rollouts(world, teacher, setting.buffer, seed, index)
     tokens = done.tokens
@@ -68,7 +68,7 @@ def _batches(
 
 
 def train(world: World, control: str, seed: int, setting: Training) -> World:
-    """The world that the student samples after annealing from a = 0 to phases · h."""
+    """Anneal a student from a = 0 to phases · h; return the world that it samples."""
     model = world.denoiser()
     policy = Policy(model)
     objective = CDTM(CDTMConfig(control_variate=control, guard=False))
@@ -88,9 +88,9 @@ def train(world: World, control: str, seed: int, setting: Training) -> World:
 
 @cache
 def _final_kl(control: str) -> float:
-    """The mean KL(ρ_A ‖ ρ_θ) of four worlds with 0/1 rewards, in which a fifth of all sequences succeed.
+    """Return the mean KL(ρ_A ‖ ρ_θ) of four worlds with 0/1 rewards, in which a fifth of sequences succeed.
 
-    They are trained side by side, as the prompts of one run: a table shares nothing between prompts.
+    They are trained together as the prompts of one run, since a table shares no parameters between prompts.
     """
     world, setting = random_world(4, 5, 0, "binary", prompt=1, rate=0.2), Training()
     target = world.tilted(setting.phases * setting.h)
@@ -101,20 +101,20 @@ def _final_kl(control: str) -> float:
 
 @claim("14a", "after 8 phases, KL(ρ_A ‖ ρ_θ) with c = mean is below 0.6 of that with c = 1 (ratio)", 0.6)
 def mean_control_beats_unit_control() -> float:
-    """Trained from finite buffers drawn by the production sampler; the mean of four worlds."""
+    """Return KL(c = mean) / KL(c = 1) after training from finite buffers; mean of four worlds."""
     return _final_kl("mean") / _final_kl("one")
 
 
 @claim("14b", "after 8 phases, KL(ρ_A ‖ ρ_θ) with c = 1 is below 0.4 of that with c = 0 (ratio)", 0.4)
 def unit_control_beats_none() -> float:
-    """The paper's control variate against plain weighted likelihood; the same four worlds."""
+    """Return KL(c = 1) / KL(c = 0): the paper's control variate against plain weighted likelihood."""
     return _final_kl("one") / _final_kl("zero")
 
 
 def _without_reward(control: str, seed: int) -> tuple[World, World]:
-    """A world without reward after eight phases of plain gradient descent.
+    """Train in a world without reward for eight phases of plain gradient descent; return the result.
 
-    Not Adam: it divides a gradient by its own size, and so turns rounding errors of 1e-17 into steps.
+    Not with Adam, which divides a gradient by its own size and so turns rounding errors of 1e-17 into steps.
     """
     world = random_world(3, 3, seed)
     world = replace(world, reward=torch.zeros_like(world.reward))
@@ -124,7 +124,7 @@ def _without_reward(control: str, seed: int) -> tuple[World, World]:
 
 @claim("15a", "with zero reward and c = 1 or c = mean, eight phases leave the law as it was", 1e-12)
 def zero_reward_changes_nothing() -> float:
-    """The largest change of any sequence's probability."""
+    """Return the largest change of a sequence's probability in a run without reward."""
     deviations = []
     for control in ("one", "mean"):
         before, after = _without_reward(control, seed=0)
@@ -134,6 +134,6 @@ def zero_reward_changes_nothing() -> float:
 
 @claim("15b", "with zero reward and c = 0 they do not: entropy lost to sampling noise, nats", 0.1, "at least")
 def zero_reward_without_control_collapses() -> float:
-    """The same runs with plain weighted likelihood; the mean of three seeds."""
+    """Return the entropy lost with plain weighted likelihood, the mean of three seeds."""
     runs = [_without_reward("zero", seed) for seed in range(3)]
     return sum(before.entropy() - after.entropy() for before, after in runs) / len(runs)

@@ -1,4 +1,4 @@
-"""Claims on the KL bound and on the progress meter."""
+"""Claims on the KL bound and on the absorbed share."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ H = 1.5
 
 
 def _students(world: World, h: float) -> list[Table]:
-    """The teacher, a noisy target, and half target and half noise."""
+    """Return students: the teacher, a noisy target, and a mixture of target and noise."""
     target = world.tilted(h).posterior()
     noisy = perturbed(world.posterior(), 1, scale=1.0)
     return [world.posterior(), perturbed(target, 0), (target + noisy) / 2]
 
 
 def _excess(world: World, student: Table, block: int | None) -> float:
-    """(L_c(θ) − L_c(θ*)) / Z from the production loss, c = 1."""
+    """Return the excess (L_c(θ) − L_c(θ*)) / Z of the production loss, c = 1."""
     best = world.tilted(H).posterior()
     one = CONTROL_VARIATES["one"]
     return tilt_outcome(world, student, H, one, block).loss - tilt_outcome(world, best, H, one, block).loss
@@ -34,7 +34,10 @@ def _excess(world: World, student: Table, block: int | None) -> float:
 
 @claim("5a", "Proposition 3.4: the excess c-DTM loss over Z is KL(path_{a+h} ‖ path_θ), relative", 1e-10)
 def excess_loss_is_path_kl() -> float:
-    """Path KL by the chain rule along every order. Several prompts weigh as P(p) Z_p / Z."""
+    """Return the relative difference of the excess loss and the path KL.
+
+    Path KL by the chain rule along every order; several prompts have the weights P(p) Z_p / Z.
+    """
     deviations = []
     for world, block in itertools.product(
         (random_world(4, 4, seed=0), random_world(3, 4, seed=1, prompt=1)), (None, 2, 1)
@@ -47,7 +50,7 @@ def excess_loss_is_path_kl() -> float:
 
 @claim("5b", "Proposition 3.4: KL(ρ_{a+h} ‖ ρ_θ) never exceeds the excess loss over Z (largest gap)", 1e-12)
 def excess_loss_bounds_terminal_kl() -> float:
-    """ρ_θ is the exact law of the uniform-order decoder."""
+    """Return the largest amount by which KL(ρ_{a+h} ‖ ρ_θ), in uniform order, exceeds the excess loss."""
     gaps = []
     for seed, block in itertools.product(range(3), (None, 2, 1)):
         world = random_world(3, 4, seed=seed)
@@ -59,7 +62,7 @@ def excess_loss_bounds_terminal_kl() -> float:
 
 @claim("5c", "at B = 1 (autoregressive) the bound is an equality, relative", 1e-10)
 def bound_is_tight_for_single_tokens() -> float:
-    """Terminal KL over excess loss, less 1."""
+    """Return the largest relative difference of terminal KL and excess loss at B = 1."""
     deviations = []
     for seed in range(3):
         world = random_world(3, 4, seed=seed)
@@ -71,7 +74,7 @@ def bound_is_tight_for_single_tokens() -> float:
 
 @claim("6a", "available − gained = KL(path_{a+h} ‖ path_θ), with available = h E_{a+h}[r] − log Z", 1e-10)
 def available_less_gained_remains() -> float:
-    """`gained` is the objective's own metric; it must not depend on the control variate in use."""
+    """Return the largest error of available − gained, with the metric `gained` under several c."""
     world, deviations = random_world(4, 4, seed=2), []
     tilted = world.tilted(H)
     available = H * float((tilted.prob * world.reward).sum()) - world.log_z(H)
@@ -84,13 +87,13 @@ def available_less_gained_remains() -> float:
 
 
 def _ratios(world: World, student: Table, block: int | None) -> Tensor:
-    """ℓ of every sequence along each order: the sum over steps of log π_θ/π_a at the token revealed."""
+    """Return ℓ of every sequence along each order: the sum over steps of log π_θ/π_a at revealed tokens."""
     laws = ordered_log_laws(world, student, block), ordered_log_laws(world, world.posterior(), block)
     return laws[0] - laws[1]
 
 
 def _read(world: World, log_ratio: Tensor, drawn: Tensor) -> tuple[float, float]:
-    """The meter's reading on some rollouts, given as numbers of sequences."""
+    """Return the absorbed share on some rollouts, given as numbers of sequences."""
     group = drawn // world.vocab ** (world.length - world.prompt)
     return tilts.absorbed_share(log_ratio[drawn], world.reward[drawn], group, H)
 
@@ -101,7 +104,10 @@ def _read(world: World, log_ratio: Tensor, drawn: Tensor) -> tuple[float, float]
     1e-9,
 )
 def the_meter_reads_the_tilt() -> float:
-    """Forty rollouts of three prompts; untrained, half way, perfect, too far, and away from the reward."""
+    """Return the largest error of the absorbed share, for students tilted by several s.
+
+    On forty rollouts of three prompts; untrained, half way, perfect, too far, and away from the reward.
+    """
     deviations = []
     for seed, block, s in itertools.product(range(2), (None, 2), (0.0, 0.5, 1.0, 1.5, -0.5)):
         world = random_world(3, 4, seed=seed, reward="maze", prompt=1, rate=0.5)
@@ -116,7 +122,7 @@ def the_meter_reads_the_tilt() -> float:
     "6c", "absorbed is (E_{a+h}[ℓ] − E_a[ℓ]) over the symmetric KL of ρ_{a+h} and ρ_a, for any student", 1e-9
 )
 def the_meter_contrasts_the_laws() -> float:
-    """Rollouts in the exact proportions of the law."""
+    """Return the largest error of the formula, with rollouts in the exact proportions of the law."""
     world, deviations = random_world(3, 3, seed=6, copies=600), []
     tilted = world.tilted(H)
     drawn = torch.arange(len(world.prob)).repeat_interleave((world.prob * 600).round().long())
@@ -130,7 +136,7 @@ def the_meter_contrasts_the_laws() -> float:
 
 @claim("Eq. 6", "the MDM loss less the entropy of ρ is KL(path ‖ path_θ), relative", 1e-10)
 def mdm_loss_is_path_kl() -> float:
-    """`mdm_loss` in the population, which therefore bounds the cross-entropy."""
+    """Return the relative error of the identity for the population `mdm_loss`, which bounds cross-entropy."""
     deviations = []
     for block in (None, 2):
         world = random_world(3, 4, seed=5)

@@ -1,4 +1,4 @@
-"""A claim: a sentence, a number measured on the code, and the bound that it must meet."""
+"""A claim: a statement, a deviation measured on the code, and its tolerance."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class Check:
     """The outcome of one claim."""
 
     claim: str
-    """The statement, in words and symbols."""
+    """Statement in words and symbols."""
     number: str
-    """Its number in docs/method.md (section 12), or the paper's proposition."""
+    """Number of the claim in docs/method.md (section 12), or the paper's proposition."""
     name: str
-    """The name of the function that measured it."""
+    """Name of the function that measures the deviation."""
     deviation: float
-    """The measured value."""
+    """Measured value."""
     tolerance: float
-    """The bound on it."""
+    """Bound on the deviation."""
     relation: Relation
-    """Whether the deviation must stay below the tolerance or reach it."""
+    """Whether the deviation must be at most, or at least, the tolerance."""
 
     @property
     def passed(self) -> bool:
-        """Whether the claim holds; a deviation that is nan does not."""
+        """Whether the claim holds; false for a deviation of nan."""
         if self.relation == "at most":
             return self.deviation <= self.tolerance
         return self.deviation >= self.tolerance
@@ -40,7 +40,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A statement and the function that measures how far the code is from it."""
+    """A statement and the function that measures the deviation of the code from it."""
 
     claim: str
     number: str
@@ -54,12 +54,12 @@ class Claim:
         return self.measure.__name__
 
     def position(self) -> tuple[int, str]:
-        """The numbered claims in their order, then those of the paper alone."""
+        """Sort key: the numbered claims in order, then those of the paper."""
         digits = re.match(r"\d+", self.number)
         return (int(digits.group()) if digits else 1000, self.number)
 
     def check(self) -> Check:
-        """Measure."""
+        """Measure the deviation."""
         with _single_thread():
             deviation = self.measure()
         return Check(self.claim, self.number, self.name, deviation, self.tolerance, self.relation)
@@ -67,7 +67,7 @@ class Claim:
 
 @contextmanager
 def _single_thread() -> Iterator[None]:
-    """Tensors this small only lose by being split, and most of all on a busy machine."""
+    """Context with one thread: several threads are slower on tensors this small."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -83,7 +83,7 @@ CLAIMS: list[Claim] = []
 def claim(
     number: str, statement: str, tolerance: float, relation: Relation = "at most"
 ) -> Callable[[Callable[[], float]], Callable[[], float]]:
-    """Enrol a function that returns the deviation from ``statement``."""
+    """Decorator that adds a function to `CLAIMS`; it returns the deviation from ``statement``."""
 
     def enrol(measure: Callable[[], float]) -> Callable[[], float]:
         CLAIMS.append(Claim(statement, number, tolerance, relation, measure))

@@ -1,4 +1,4 @@
-"""Claims on rollouts: which decoders sample the model's own law, and what the others sample."""
+"""Claims on rollouts: the decoders that sample the model's own law, and the laws of the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DRAWS = 20_000
 
 
 def exact_decoders(length: int) -> list[Decoder]:
-    """Every decoder that calls itself exact, over orders, blocks and tokens per step."""
+    """Return every decoder with ``is_exact``, over orders, blocks and tokens per step."""
     grid = itertools.product(ORDERS.values(), (None, *range(1, length)), (1, 2))
     decoders = [Decoder(order=order(), block=block, tokens_per_step=many) for order, block, many in grid]
     return [decoder for decoder in decoders if decoder.is_exact]
@@ -35,9 +35,9 @@ def sample(world: World, decoder: Decoder, draws: int, seed: int) -> Float[Tenso
 
 
 def chi_square(counts: Float[Tensor, " N"], law: Float[Tensor, " N"]) -> float:
-    """The p-value of the counts under the law; cells expected below 5 are pooled."""
+    """Return the p-value of the counts under the law; cells with an expected count below 5 are pooled."""
     expected, order = (law / law.sum() * counts.sum()).sort()
-    # The rarest cells become one, until it too expects 5.
+    # Pool the rarest cells until the expected count is 5.
     pool = max(int((expected < 5).sum()), int((expected.cumsum(0) < 5).sum()) + 1)
     observed = counts[order]
     observed, expected = (
@@ -48,7 +48,7 @@ def chi_square(counts: Float[Tensor, " N"], law: Float[Tensor, " N"]) -> float:
 
 @claim("1b", "one token per step in uniform or max-probability order samples ρ_a exactly, any block", 1e-12)
 def decoder_law_is_model_law() -> float:
-    """Exact law of every decoder that calls itself exact, against ρ."""
+    """Return the largest distance from ρ of the exact law of any decoder with ``is_exact``."""
     deviations = []
     for world in (random_world(4, 4, seed=1), random_world(3, 4, seed=2, prompt=1)):
         law, prompts = world.posterior(), world.log_prompt().exp()
@@ -59,7 +59,7 @@ def decoder_law_is_model_law() -> float:
 
 @claim("1c", "`generate` with the exact posterior draws from ρ (chi-square p)", 1e-3, "at least")
 def sampler_draws_from_model_law() -> float:
-    """The smallest p-value over uniform and max-probability order, one block and blocks of 2."""
+    """Return the smallest p-value over uniform and max-probability order, one block and blocks of 2."""
     worlds = (random_world(3, 4, seed=3), random_world(3, 4, seed=4, prompt=1))
     orders = (Uniform(), MaxProbability())
     decoders = [Decoder(order=order, block=block) for order in orders for block in (None, 2)]
@@ -71,7 +71,7 @@ def sampler_draws_from_model_law() -> float:
 
 @claim("12a", "rollouts of another law q: the minimiser is π_{q,h} + c (π_a − q(·|x_t)) / E_q[w|x_t]", 1e-12)
 def mismatch_formula() -> float:
-    """Production gradient with sampled-confidence rollouts and the teacher π_a, against the formula."""
+    """Return the largest error of the formula for the minimiser, with sampled-confidence rollouts."""
     world, h, deviations = random_world(3, 3, seed=5), 1.5, []
     teacher = world.posterior()
     for block in (None, 2):
@@ -90,7 +90,7 @@ def mismatch_formula() -> float:
     "12b", "sampled-confidence order does not sample ρ: total variation of its exact law", 0.05, "at least"
 )
 def sampled_confidence_is_biased() -> float:
-    """The smallest distance over random worlds; independent tokens are no exception."""
+    """Return the smallest distance from ρ over random worlds, also with independent tokens."""
     worlds = [random_world(4, 4, seed=seed) for seed in range(3)]
     marginal = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
     independent = (marginal[:, None, None] + marginal[:, None] + marginal).flatten()
@@ -107,7 +107,7 @@ def sampled_confidence_is_biased() -> float:
     "at least",
 )
 def sampled_confidence_sampler_is_biased() -> float:
-    """The real sampler, against ρ."""
+    """Return the total variation between draws of `generate` and ρ."""
     world = random_world(3, 4, seed=3)
     counts = sample(world, Decoder(order=SampledConfidence()), DRAWS, seed=0)
     return float(total_variation(counts / DRAWS, world.prob))
@@ -120,7 +120,7 @@ def sampled_confidence_sampler_is_biased() -> float:
     "at least",
 )
 def sampler_follows_decoder_law() -> float:
-    """The smallest p-value over orders, blocks, tokens per step, temperatures and certainty."""
+    """Return the smallest p-value over orders, blocks, tokens per step, temperatures and certainty."""
     decoders = [
         Decoder(order=SampledConfidence()),
         Decoder(order=SampledConfidence(), block=3, tokens_per_step=2),

@@ -1,4 +1,4 @@
-r"""Claims on where the newer methods converge: which of them have DTM's tilted law as a fixed point.
+r"""Claims on the fixed points of the newer methods: whether DTM's tilted law is one of them.
 
 A buffer of ``copies`` rows is the law itself (`random_world`), and every mask is enumerated, so that losses
 are population losses. A law is a fixed point where their gradient in the student's logits vanishes.
@@ -40,12 +40,12 @@ PSI = 0.5
 
 
 def buffer(world: World, copies: int) -> Int[Tensor, " N"]:
-    """Sequences in the exact proportions of the law."""
+    """Return a buffer of sequences in the exact proportions of the law."""
     return torch.arange(len(world.prob)).repeat_interleave((world.prob * copies).round().long())
 
 
 def steepness(method: Method, models: Policy, states: MaskedStates, weights: Weights) -> float:
-    """The largest entry of the gradient of a loss in the student's logits."""
+    """Return the largest entry of the gradient of a loss in the student's logits."""
     loss = method.loss(models, states, weights, PHASE)
     (gradient,) = torch.autograd.grad(loss.value, list(models.student.parameters()))
     return float(gradient.abs().max())
@@ -55,7 +55,7 @@ def steepness(method: Method, models: Policy, states: MaskedStates, weights: Wei
 
 
 def lambert_law(prob: Float[Tensor, " N"], target: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
-    r"""The minimiser ρ e^u of E_ρ (u − t)² over laws: u = t − W(κ e^t), W Lambert's function, E_ρ e^u = 1."""
+    r"""Minimise E_ρ (u − t)² over laws ρ e^u: u = t − W(κ e^t), W Lambert's function, E_ρ e^u = 1."""
 
     def change(kappa: float) -> Float[Tensor, " N"]:
         return target - torch.from_numpy(scipy.special.lambertw(kappa * target.exp().numpy()).real)
@@ -67,14 +67,14 @@ def lambert_law(prob: Float[Tensor, " N"], target: Float[Tensor, " N"]) -> Float
 
 
 def _single_token() -> tuple[World, Int[Tensor, " N"]]:
-    """Completions of one token, for which a denoiser can be any law."""
+    """Return a world with completions of one token, for which a denoiser can represent any law."""
     world = random_world(6, 1, seed=0, copies=60)
     return world, buffer(world, 60)
 
 
 @claim("F1a", "GDSD with the mean baseline: the minimiser is ρ e^u, u = ψA − W(κ e^{ψA})", 1e-12)
 def gdsd_minimiser_is_lamberts() -> float:
-    """One token; the method's own leave-one-out credits."""
+    """Return the largest error of the minimiser's formula, for one token and leave-one-out credits."""
     world, rows = _single_token()
     method = GDSD(GDSDConfig(psi=PSI, baseline="loo", beta=0.0, epsilon=0.9))
     credit = method.credit(world.reward[rows], torch.zeros_like(rows))
@@ -90,7 +90,7 @@ def gdsd_minimiser_is_lamberts() -> float:
     "F1b", "its distance from the tilted law falls at least sixfold when ψ is halved: O(ψ³)", 6.0, "at least"
 )
 def gdsd_with_the_mean_baseline_is_close_to_the_tilt() -> float:
-    """Total variation at ψ = 1, ½, ¼, ⅛: the smallest factor."""
+    """Return the smallest factor between total variations at ψ = 1, ½, ¼, ⅛."""
     world = random_world(4, 3, seed=1)
     centred = world.reward - (world.prob * world.reward).sum()
     distance = [
@@ -101,12 +101,12 @@ def gdsd_with_the_mean_baseline_is_close_to_the_tilt() -> float:
 
 
 def _gdsd_at_the_tilt(preset: str) -> float:
-    """The gradient of GDSD at π_θ = π_{a+ψ}, with credits r − log Z/ψ; two tokens, every pair of masks."""
+    """Return the gradient of GDSD at π_θ = π_{a+ψ}, with credits r − log Z/ψ, over every pair of masks."""
     world = random_world(3, 2, seed=2, copies=40)
     rows = buffer(world, 40)
     if preset == "fixed":
         config = GDSDConfig(psi=PSI, beta=0.0, epsilon=0.9)
-    else:  # published squares, but a clamp that does not act and a target of the whole completion
+    else:  # published squares, but an inactive clamp and a target of the whole completion
         config = GDSDConfig(psi=PSI / world.length, beta=0.0, epsilon=0.9, preset="published")
     credit = world.reward[rows] - world.log_z(PSI) / PSI
     states = every_coupled(clean_rows(world, rows), world.vocab, pairs=2)
@@ -119,13 +119,13 @@ def _gdsd_at_the_tilt(preset: str) -> float:
     "F1c", "GDSD with the log-partition baseline and different masks: π_{a+ψ}, DTM's, is a fixed point", 1e-12
 )
 def tilted_law_is_a_fixed_point_of_gdsd() -> float:
-    """Gradient of the fixed preset."""
+    """Return the gradient of the fixed preset at π_{a+ψ}."""
     return _gdsd_at_the_tilt("fixed")
 
 
 @claim("F1d", "with the squares of single masks it is not: gradient at π_{a+ψ}", 1e-3, "at least")
 def squares_of_single_masks_move_the_fixed_point() -> float:
-    """The variance over masks is part of such a loss."""
+    """Return the gradient at π_{a+ψ} of the loss with squares, which has the variance over masks in it."""
     return _gdsd_at_the_tilt("published")
 
 
@@ -137,7 +137,7 @@ ALPHA = 0.5
 def _dmpo_at_the_target(
     centring: Centring, drawn: World, rows: Int[Tensor, " M"], log_base: Float[Tensor, " N"]
 ) -> float:
-    """The gradient of DMPO at π_θ = p* ∝ ρ_0 e^{r/α}, for rollouts of ``drawn`` and exact log-ratios."""
+    """Return the gradient of DMPO at π_θ = p* ∝ ρ_0 e^{r/α}, for rollouts of ``drawn``, exact log-ratios."""
     method, group = DMPO(DMPOConfig(alpha=ALPHA, centring=centring)), torch.zeros_like(rows)
     log_target = (log_base + drawn.reward / ALPHA).log_softmax(0)
     credit = method.credit(drawn.reward[rows], group, (log_base - drawn.log_prob)[rows])
@@ -151,7 +151,7 @@ def _dmpo_at_the_target(
 
 @claim("F2a", "DMPO, centring none or unbiased: π_0 e^{r/α}, DTM's at A = 1/α, is a fixed point", 1e-12)
 def tilted_base_is_a_fixed_point_of_dmpo() -> float:
-    """Rollouts of a π_a that is neither base nor target."""
+    """Return the gradient at the target, with rollouts of a π_a that is neither base nor target."""
     drawn, base = random_world(3, 3, seed=3, copies=60), random_world(3, 3, seed=4, spread=1.0)
     rows = buffer(drawn, 60)
     kinds: tuple[Centring, ...] = ("none", "unbiased")
@@ -159,7 +159,7 @@ def tilted_base_is_a_fixed_point_of_dmpo() -> float:
 
 
 def _dmpo_at_rest(centring: Centring) -> float:
-    """The same where the rollouts are of the target itself: π_θ = π_a = p*."""
+    """Return the gradient at the target, with rollouts of the target itself: π_θ = π_a = p*."""
     target = random_world(3, 3, seed=5, copies=60)
     log_base = (target.log_prob - target.reward / ALPHA).log_softmax(0)
     return _dmpo_at_the_target(centring, target, buffer(target, 60), log_base)
@@ -169,13 +169,13 @@ def _dmpo_at_rest(centring: Centring) -> float:
     "F2b", "DMPO with mean centring: a fixed point only in the sense that π_a = π_0 e^{r/α} is kept", 1e-12
 )
 def mean_centring_rests_at_the_target() -> float:
-    """All weights are then equal to their mean."""
+    """Return the gradient at π_θ = π_a = p*, where all weights equal their mean."""
     return _dmpo_at_rest("mean")
 
 
 @claim("F2c", "as released (w⁻ centring) DMPO leaves its own target: gradient there", 0.01, "at least")
 def negative_centring_leaves_the_target() -> float:
-    """w⁺ is uniform at the target, w⁻ is not."""
+    """Return the gradient at π_θ = π_a = p*, where w⁺ is uniform and w⁻ is not."""
     return _dmpo_at_rest("negative")
 
 
@@ -184,7 +184,7 @@ def negative_centring_leaves_the_target() -> float:
 
 @claim("F3c", "ESPO's gradient where the policies agree is −E[A ∇ELBO] over the length", 1e-7)
 def espo_starts_as_a_policy_gradient_of_the_bound() -> float:
-    """Every mask; sequences weighted by their probability."""
+    """Return the error of the gradient at π_θ = π_a = π_0, over every mask and sequence."""
     world = random_world(3, 3, seed=6)
     table = perturbed(world.posterior(), 6, scale=1.0)
     credit = world.prob * (world.reward - (world.prob * world.reward).sum())
@@ -208,7 +208,7 @@ def espo_starts_as_a_policy_gradient_of_the_bound() -> float:
     "at least",
 )
 def policy_gradients_do_not_rest_at_a_tilt() -> float:
-    """The smallest over the methods: they climb on towards the best reward, at any tilt."""
+    """Return the smallest gradient over the methods, which increase the reward at any tilt."""
     world = random_world(3, 3, seed=7)
     table = perturbed(world.tilted(1.0).posterior(), 0, scale=0.0)
     found = []

@@ -1,4 +1,4 @@
-"""Claims on groups of K completions of a prompt: how a mean over the group changes the minimiser.
+"""Claims on groups of K completions of a prompt: the effect of a group mean on the minimiser.
 
 For K = 2 the expectation over groups is a sum over all ordered pairs. A buffer that holds every pair,
 each row with the pair's probability, is therefore exact.
@@ -27,7 +27,7 @@ def _world() -> World:
 
 
 def _fitted_over_pairs(control: ControlVariate, rescale: Callable[[Weights], Weights]) -> Table:
-    """The minimiser of the production loss when its buffer holds all pairs, weighed by `tilts.weigh`.
+    """Return the minimiser of the production loss for a buffer of all pairs, weighed by `tilts.weigh`.
 
     ``rescale`` may change the weights within a pair; E[w | x_t] is taken after it.
     """
@@ -58,21 +58,21 @@ def _deviation(fit: Table, expected: Table) -> float:
 
 @claim("9a", "c = leave-one-out mean of the group (K = 2): the minimiser is π_{a+h}", 1e-12)
 def leave_one_out_is_unbiased() -> float:
-    """The production's own control variate."""
+    """Return the distance of the minimiser from π_{a+h}, with the production's `leave_one_out`."""
     fit = _fitted_over_pairs(CONTROL_VARIATES["loo"], lambda w: w)
     return _deviation(fit, _world().tilted(H).posterior())
 
 
 @claim("9b", "c = mean with the sample itself (K = 2): a damped step, (π_{a+h} + π_a) / 2", 1e-12)
 def inclusive_mean_damps() -> float:
-    """Why no control variate may look at its own row."""
+    """Return the distance of the minimiser from a damped step, for a c that depends on its own row."""
     fit = _fitted_over_pairs(lambda s, w, p: (w.log_weight.exp() + w.peers) / 2, lambda w: w)
     return _deviation(fit, (_world().tilted(H).posterior() + _world().posterior()) / 2)
 
 
 @claim("9c", "weights over their leave-one-out mean, c = 1 (K = 2): the minimiser is π_{a+h}", 1e-12)
 def leave_one_out_normalised_is_unbiased() -> float:
-    """Each prompt is rescaled by E[1/peers], which moves no minimiser."""
+    """Return the distance of the minimiser from π_{a+h}; each prompt is only rescaled by E[1/peers]."""
     fit = _fitted_over_pairs(
         CONTROL_VARIATES["mean"], lambda w: replace(w, log_weight=w.log_weight - w.peers.log())
     )
@@ -81,7 +81,7 @@ def leave_one_out_normalised_is_unbiased() -> float:
 
 @claim("9d", "weights over the group's own mean, c = 1 (K = 2): a tilt by E[K w / Σ w], not by w", 1e-12)
 def self_normalised_tilts_less() -> float:
-    """Softmax over the group: its weight never exceeds K."""
+    """Return the distance of the minimiser from the tilt by softmax weights, which never exceed K."""
     world = _world()
     fit = _fitted_over_pairs(
         lambda s, w, p: torch.ones_like(w.peers),

@@ -1,4 +1,4 @@
-r"""Claims on estimates of log ρ_θ: which are bounds, and of which models.
+r"""Claims on estimates of log ρ_θ: whether they are bounds, and for which models.
 
 Every mask that `UniformCount` could draw is a draw of the sequence here, so that the means that the
 surrogates take are exact. log ρ_θ is that of decoding in random order.
@@ -26,7 +26,7 @@ from dtm.verify.exact import World, denoiser, ordered_log_laws, random_world
 
 
 def every_count(clean: Sequences, mask_id: int) -> MaskedStates:
-    """All (k, order) of `UniformCount`, equally likely, as the draws of each sequence."""
+    """Return all (k, order) of `UniformCount`, equally likely, as the draws of each sequence."""
     length = int(clean.is_completion[0].sum())
     width = clean.tokens.shape[1]
     orders = torch.tensor(list(itertools.permutations(range(length))), dtype=torch.float64)
@@ -49,7 +49,7 @@ def every_count(clean: Sequences, mask_id: int) -> MaskedStates:
 
 
 def every_coupled(clean: Sequences, mask_id: int, pairs: int = 1) -> MaskedStates:
-    """Each sequence once for every choice of ``pairs`` of coupled masks (`Coupled`), all equally likely."""
+    """Repeat each sequence for every choice of ``pairs`` of coupled masks (`Coupled`), equally likely."""
     length, width = int(clean.is_completion[0].sum()), clean.tokens.shape[1]
     orders = torch.tensor(list(itertools.permutations(range(length))), dtype=torch.float64)
     orders = torch.nn.functional.pad(orders, (width - length, 0))
@@ -74,14 +74,14 @@ def _scores(table: Table, states: MaskedStates) -> Float[Tensor, "N M L"]:
 
 
 def lower(world: World, table: Table) -> Float[Tensor, " N"]:
-    """The exact mean of the ELBO's estimate, for every sequence."""
+    """Return the exact mean of the ELBO's estimate, for every sequence."""
     states = every_count(clean_rows(world), world.vocab)
     weight = surrogates.by_sequence(states.row_weight, states)
     return surrogates.elbo(_scores(table, states), weight)
 
 
 def upper(world: World, table: Table, beta: float) -> Float[Tensor, " N"]:
-    """The EUBO with every mask in its mean, for every sequence."""
+    """Return the EUBO with every mask in its mean, for every sequence."""
     states = every_count(clean_rows(world), world.vocab)
     weight, score = surrogates.by_sequence(states.row_weight, states), _scores(table, states)
     length = surrogates.by_sequence(states.row_length, states)[:, 0]
@@ -89,13 +89,13 @@ def upper(world: World, table: Table, beta: float) -> Float[Tensor, " N"]:
 
 
 def log_likelihood(world: World, table: Table, block: int | None = None) -> Float[Tensor, " N"]:
-    """log E_σ ∏ p_i: decoding in random order (within blocks)."""
+    """Return log E_σ ∏ p_i, the likelihood of decoding in random order (within blocks)."""
     laws = ordered_log_laws(world, table, block)
     return laws.logsumexp(0) - math.log(len(laws))
 
 
 def one_order() -> tuple[World, Table]:
-    """Two tokens; a model that is sure of (0, 0) from left to right, and sure of other tokens in reverse."""
+    """Return a model of two tokens: certain of (0, 0) from left to right, and of other tokens in reverse."""
     world = random_world(2, 2, seed=0)
     table = torch.full((9, 2, 2), 1e-9, dtype=torch.float64)
     states = [tuple(state) for state in world.states.tolist()]
@@ -108,7 +108,7 @@ def one_order() -> tuple[World, Table]:
 
 @claim("B1a", "ELBO: the mean of its estimate over all masks is Σ_i E_σ log p_i", 1e-12)
 def elbo_is_unbiased() -> float:
-    """Against the mean over all orders, for models that are no posterior of any law; with a prompt too."""
+    """Return the largest error of the mean, for models that are not the posterior of a law."""
     deviations = []
     for seed, prompt in ((0, 0), (1, 1)):
         world = random_world(3, 4, seed=seed, prompt=prompt)
@@ -120,7 +120,10 @@ def elbo_is_unbiased() -> float:
 
 @claim("B1c", "coupled masks: the mean of their estimate over all masks is the ELBO too", 1e-6)
 def coupled_elbo_is_unbiased() -> float:
-    """With a prompt and without, for models that are no posterior; row weights are in single precision."""
+    """Return the largest error of the mean, for models that are not the posterior of a law.
+
+    With a prompt and without; row weights are in single precision.
+    """
     deviations = []
     for seed, prompt in ((0, 0), (1, 1)):
         world = random_world(3, 4, seed=seed, prompt=prompt)
@@ -135,7 +138,7 @@ def coupled_elbo_is_unbiased() -> float:
 
 @claim("B1b", "ELBO ≤ log ρ_θ for any model (largest excess)", 1e-12)
 def elbo_is_a_lower_bound() -> float:
-    """Models with more and more noise on their logits."""
+    """Return the largest excess of the ELBO over log ρ_θ, for models with increasing noise."""
     world = random_world(3, 4, seed=2)
     tables = [perturbed(world.posterior(), seed, scale) for seed, scale in enumerate((0.0, 0.3, 1.0, 3.0))]
     return max(float((lower(world, table) - log_likelihood(world, table)).max()) for table in tables)
@@ -143,7 +146,7 @@ def elbo_is_a_lower_bound() -> float:
 
 @claim("B2a", "EUBO ≥ log ρ_θ for every β if π_θ is the posterior of a law (largest shortfall)", 1e-12)
 def eubo_bounds_consistent_models() -> float:
-    """∏ p_i is then the same for all orders, and ELBO = log ρ_θ."""
+    """Return the largest shortfall of the EUBO, for posteriors; there ∏ p_i is equal for all orders."""
     world = random_world(3, 4, seed=3)
     table = world.posterior()
     exact = log_likelihood(world, table)
@@ -152,7 +155,7 @@ def eubo_bounds_consistent_models() -> float:
 
 @claim("B2b", "EUBO ≥ log ρ_θ for any model if β is at least the length (largest shortfall)", 1e-12)
 def eubo_bounds_any_model_at_large_beta() -> float:
-    """Hölder's inequality; and EUBO rises with β, so it is enough to look at β = n."""
+    """Return the largest shortfall of the EUBO at β = n; by Hölder's inequality, EUBO rises with β."""
     world = random_world(3, 4, seed=4)
     tables = [perturbed(world.posterior(), seed, scale) for seed, scale in enumerate((0.3, 1.0, 3.0))]
     gaps = [float((log_likelihood(world, t) - upper(world, t, 4.0)).max()) for t in tables]
@@ -162,16 +165,16 @@ def eubo_bounds_any_model_at_large_beta() -> float:
 
 @claim("B3", "EUBO at β = 1 falls short of log ρ_θ by log 2 for some model of two tokens", 0.693, "at least")
 def eubo_is_no_bound_at_small_beta() -> float:
-    """A model that is sure in one order and lost in the other: ρ_θ = 1/2, but E p_1 · E p_2 = 1/4."""
+    """Return the shortfall for a model certain in only one order: ρ_θ = 1/2, but E p_1 · E p_2 = 1/4."""
     world, table = one_order()
     return float((log_likelihood(world, table) - upper(world, table, 1.0))[0])
 
 
 def _blockwise(scores: str) -> tuple[Tensor, Tensor]:
-    """SPG's estimate and the log-likelihood of block-by-block decoding, for blocks of one token."""
+    """Return SPG's estimate and the log-likelihood of block-by-block decoding, for blocks of one token."""
     world = random_world(3, 3, seed=5)
     table = perturbed(world.posterior(), 5, scale=1.0)
-    # With as many draws as blocks, each block is chosen once, and in a block of one there is no choice.
+    # With as many draws as blocks, each block is chosen once, and a block of one has only one mask.
     plan = ActiveBlock(1, world.length, "active" if scores == "active" else "masked")
     states = Planned(plan).states(clean_rows(world), world.vocab, stream(0, "masks"))
     weight = surrogates.by_sequence(states.row_weight, states)
@@ -185,13 +188,13 @@ def _blockwise(scores: str) -> tuple[Tensor, Tensor]:
     "at least",
 )
 def blockwise_elbo_is_no_bound() -> float:
-    """The largest excess over all sequences."""
+    """Return the largest excess of SPG's estimate over log ρ_θ."""
     estimate, exact = _blockwise("masked")
     return float((estimate - exact).max())
 
 
 @claim("B4b", "scoring the active block alone it is the bound of block-by-block decoding", 1e-12)
 def active_blocks_give_the_bound() -> float:
-    """At one token a block the bound is an equality."""
+    """Return the largest difference of the estimate and log ρ_θ; with one token per block they are equal."""
     estimate, exact = _blockwise("active")
     return float((estimate - exact).abs().max())

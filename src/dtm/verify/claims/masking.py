@@ -1,4 +1,4 @@
-"""Claims on the interpolant: three forms of one objective, and the sampler of masks."""
+"""Claims on the masking interpolant: three equal forms of the objective, and the sampler of masks."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from dtm.verify.schedules import SCHEDULES, Schedule
 
 
 def _patterns(world: World, block: int | None) -> tuple[Float[Tensor, " P"], Int[Tensor, " P"]]:
-    """The oracle's hazard 1 / (k C(B, k)), and k, of each masked set; sets are numbered in binary."""
+    """Return the oracle's hazard 1 / (k C(B, k)), and k, of each masked set; sets are numbered in binary."""
     law = scored(world, block)
-    # A state with zeros where it is not masked stands for its whole masked set.
+    # A state with token 0 at revealed positions represents its masked set.
     blank = ((world.states == world.vocab) | (world.states == 0)).all(1)
     return law.hazard[blank], law.eligible[blank].sum(1)
 
 
 def _set_number(masked: Bool[Tensor, "B L"]) -> Int[Tensor, " B"]:
-    """The row of a masked set in `_patterns`."""
+    """Return the row of a masked set in `_patterns`."""
     return (masked * 2 ** torch.arange(masked.shape[1] - 1, -1, -1)).sum(1)
 
 
 def _hazard_integral(clean: Sequences, schedule: Schedule, block: int | None) -> Float[Tensor, " P"]:
-    """∫ λ_SAR(t) P[masked set at t] dt by quadrature over t and every reveal subset."""
+    """Compute ∫ λ_SAR(t) P[masked set at t] dt by quadrature over t and every reveal subset."""
     length = clean.tokens.shape[1]
     blocks = length // (block or length)
     node, weight = (torch.from_numpy(v) for v in np.polynomial.legendre.leggauss(48))
@@ -60,7 +60,7 @@ def _hazard_integral(clean: Sequences, schedule: Schedule, block: int | None) ->
 
 @claim("4a", "the hazard integral over t is the mask-count form: each S weighs 1/(k C(B,k)), for any α", 1e-9)
 def hazard_form_is_mask_count_form() -> float:
-    """Relative difference for the four schedules and blocks of 4, 2 and 1; SAR hazard [eq. 33]."""
+    """Return the largest relative difference, for four schedules and blocks of 4, 2 and 1 [eq. 33]."""
     world, deviations = random_world(2, 4, seed=0), []
     clean = clean_rows(world)
     for schedule, block in itertools.product(SCHEDULES.values(), (None, 2, 1)):
@@ -72,7 +72,10 @@ def hazard_form_is_mask_count_form() -> float:
 
 @claim("4b", "`mask_cells` gives each S of k positions of a block of B the probability 1/(L C(B,k))", 1e-12)
 def mask_cells_enumerate_the_interpolant() -> float:
-    """All cells and orderings counted; blocks that do not divide L, and prompts, too."""
+    """Return the largest error of the probabilities, over all cells and orderings.
+
+    With blocks that do not divide L, and with prompts.
+    """
     deviations = []
     for length, prompt, block in [(4, 0, None), (4, 0, 2), (4, 0, 1), (5, 0, 2), (5, 1, None), (5, 1, 3)]:
         world = random_world(2, length, seed=0, prompt=prompt)
@@ -89,7 +92,7 @@ def mask_cells_enumerate_the_interpolant() -> float:
 
 @claim("4c", "`MaskCount` draws those masks, and weighs them by L/k (chi-square p)", 1e-3, "at least")
 def mask_sampler_frequencies() -> float:
-    """The first row of many stratified batches; a wrong row weight gives 0."""
+    """Return the p-value of the first row of many stratified batches; 0 for a wrong row weight."""
     p = []
     for block in (None, 2):
         world = random_world(2, 4, seed=0)

@@ -34,7 +34,7 @@ from dtm.verify.exact import REWARDS, World, population_loss, random_world, scor
 
 @claim("1a", "Proposition 3.1 (Esscher): π_{a+h}(v|x_t) = E_a[w 1{x_1=v} | x_t] / E_a[w | x_t]", 1e-12)
 def esscher() -> float:
-    """The posterior of the tilted law, against the teacher's posterior reweighted by `tilts.weigh`."""
+    """Return the largest error of the teacher's posterior reweighted by `tilts.weigh`."""
     deviations = []
     for kind in REWARDS:
         for h in (0.5, 2.5, 6.0):
@@ -49,7 +49,7 @@ def esscher() -> float:
 
 @claim("2a", "Proposition 3.2: c-DTM's minimiser is π_{a+h}, for any c(x_t)", 1e-11)
 def minimiser_is_tilted_posterior() -> float:
-    """Read off the gradient at a random student; and the gradient at π_{a+h}, per unit of mass, is 0."""
+    """Return the larger of two errors: of the minimiser read from a gradient, and of that at π_{a+h}."""
     deviations = []
     for seed, (h, block) in enumerate([(0.5, None), (2.5, 2), (6.0, None), (6.0, 1)]):
         world = random_world(4, 4, seed=seed)
@@ -65,7 +65,7 @@ def minimiser_is_tilted_posterior() -> float:
 
 @claim("2b", "the population c-DTM loss of any student is the same for all c(x_t)", 1e-12)
 def population_loss_is_free_of_c() -> float:
-    """Relative spread of the production loss over control variates, and to the oracle's loss."""
+    """Return the relative spread of the production loss over control variates and the oracle's loss."""
     deviations = []
     for seed, (h, block) in enumerate([(0.5, None), (2.5, 2), (6.0, None)]):
         world = random_world(4, 4, seed=seed)
@@ -80,7 +80,7 @@ def population_loss_is_free_of_c() -> float:
 
 
 def erratum_minimiser(world: World, h: float, c: float) -> Table:
-    """The minimiser for the target of the paper's variance proof: c π_a + ((w − c)/w) 1{x_1}, normalised."""
+    """Return the minimiser of the target in the paper's variance proof: c π_a + ((w − c)/w) 1{x_1}."""
     weight = (h * world.reward).exp()
     hits = F.one_hot(world.sequences, world.vocab).double()
     target = c * world.given_state(weight)[:, None, None] * world.posterior()
@@ -92,7 +92,7 @@ def erratum_minimiser(world: World, h: float, c: float) -> Table:
     "3", "the target in the paper's variance proof is biased: mean TV to c-DTM's minimiser", 0.01, "at least"
 )
 def erratum_is_biased() -> float:
-    """At h = 2.5 and c = 1 with rewards in [−1, 1], averaged with the objective's own weights."""
+    """Return the smallest mean total variation between both minimisers over worlds, at h = 2.5, c = 1."""
     errors = []
     for seed in range(3):
         world = random_world(4, 4, seed=seed)
@@ -106,7 +106,7 @@ def erratum_is_biased() -> float:
 
 @claim("10a", "adding b(p) to the rewards of each prompt leaves the minimiser", 1e-12)
 def shifted_rewards_keep_the_minimiser() -> float:
-    """Three prompts with shifts between −1 and 2."""
+    """Return the largest change of the minimiser, for three prompts with shifts between −1 and 2."""
     world, h, deviations = random_world(3, 4, seed=7, prompt=1), 1.0, []
     shift = torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64).repeat_interleave(27)
     shifted = World(3, 4, world.log_prob, world.reward + shift, prompt=1)
@@ -117,7 +117,7 @@ def shifted_rewards_keep_the_minimiser() -> float:
 
 
 def _shift_effect(name: str) -> float:
-    """The change of the loss of a finite batch when 0.4 is added to every reward."""
+    """Return the change of the loss of a finite batch when 0.4 is added to every reward."""
     world, h = random_world(4, 4, seed=8), 2.5
     rows = torch.multinomial(world.prob, 64, True, generator=stream(0, "buffer"))
     states = MaskCount().states(clean_rows(world, rows), world.vocab, stream(0, "masks"))
@@ -133,19 +133,19 @@ def _shift_effect(name: str) -> float:
 
 @claim("10b", "with c = mean the loss of a batch does not change when all rewards are shifted", 1e-12)
 def mean_control_is_shift_invariant() -> float:
-    """A finite buffer, normalised by its own log-mean-exp."""
+    """Return the change of the loss for a finite buffer, normalised by its own log-mean-exp."""
     return _shift_effect("mean")
 
 
 @claim("10c", "with c = 1 it does: change of the loss when 0.4 is added to all rewards", 1e-3, "at least")
 def unit_control_is_not_shift_invariant() -> float:
-    """The same buffer and masks."""
+    """Return the change of the loss for the same buffer and masks."""
     return _shift_effect("one")
 
 
 @claim("11a", "every ratio π_{a+h}/π_a lies in e^{±h·range(r)} (largest excess of its log)", 0.0)
 def ratio_bound() -> float:
-    """Over all states, positions and tokens of worlds with every kind of reward."""
+    """Return the largest excess over all states, positions and tokens, for every kind of reward."""
     excess = []
     for kind in REWARDS:
         for h in (0.5, 2.5, 6.0):
@@ -158,7 +158,7 @@ def ratio_bound() -> float:
 
 @claim("11b", "the ratio guard is never active at π_θ = π_{a+h} (share of positions guarded)", 0.0)
 def guard_spares_the_minimiser() -> float:
-    """The objective's own metric over every state, for several control variates."""
+    """Return the largest share of guarded positions over every state, for several control variates."""
     shares = []
     for kind in REWARDS:
         world, h = random_world(3, 4, seed=10, reward=kind), 2.5
@@ -171,7 +171,7 @@ def guard_spares_the_minimiser() -> float:
 
 @claim("SAR", "SAR appendix: in blocks the posterior given x_t is π_a, the any-order one", 1e-12)
 def sar_posterior_is_any_order_posterior() -> float:
-    """P[x_1^i = v | x_t] counted over every clean sequence and every mask of the interpolant."""
+    """Return the largest error of P[x_1^i = v | x_t], counted over every clean sequence and mask."""
     deviations = []
     for block in (1, 2, 3):
         world = random_world(3, 4, seed=11)
@@ -183,7 +183,7 @@ def sar_posterior_is_any_order_posterior() -> float:
 
 
 def _tally(world: World, states: MaskedStates, probability: torch.Tensor) -> Table:
-    """P[x_t = s, x_1^i = v] over the rows of a population."""
+    """Compute P[x_t = s, x_1^i = v] over the rows of a population."""
     state = world.denoiser().states(states.tokens)
     joint = torch.zeros(len(world.states), world.length, world.vocab, dtype=torch.float64)
     hits = F.one_hot(states.clean, world.vocab).double()

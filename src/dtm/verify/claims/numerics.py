@@ -19,19 +19,19 @@ ROWS, VOCAB, GROUP = 600, 8, 6
 
 
 def _rewards(seed: int) -> Float[Tensor, " N"]:
-    """Rewards in float32; their float64 copies are the same numbers."""
+    """Return rewards in float32, whose float64 copies are the same numbers."""
     return torch.rand(ROWS, generator=stream(seed, "rewards"))
 
 
 def _positions() -> tuple[Float[Tensor, "N V"], Float[Tensor, "N V"], Int[Tensor, " N"]]:
-    """log π_θ, log π_a and x_1 of one position a row."""
+    """Return log π_θ, log π_a and x_1 of one position per row."""
     generator = stream(1, "logits")
     log_pi, log_pi_a = torch.randn(2, ROWS, VOCAB, generator=generator).log_softmax(-1)
     return log_pi, log_pi_a, torch.randint(VOCAB, (ROWS,), generator=generator)
 
 
 def _production(h: float, control: str) -> Float[Tensor, " N"]:
-    """The loss of every row in float32, from `weigh` and `c_dtm_cross_entropy`."""
+    """Compute the loss of every row in float32, with `weigh` and `c_dtm_cross_entropy`."""
     weights = tilts.weigh(_rewards(0), torch.arange(ROWS) // GROUP, h)
     unit = torch.ones_like(weights.peers)
     c = {"mean": unit, "one": unit * math.exp(-weights.log_z), "loo": weights.peers}[control]
@@ -39,7 +39,7 @@ def _production(h: float, control: str) -> Float[Tensor, " N"]:
 
 
 def _reference(h: float, control: str) -> Float[Tensor, " N"]:
-    """The same loss in float64, with the target w̄ T_c = c̄ π_a + (w̄ − c̄) 1{x_1} written out."""
+    """Compute the loss in float64 from the target w̄ T_c = c̄ π_a + (w̄ − c̄) 1{x_1}."""
     tilt = h * _rewards(0).double()
     weight = (tilt - tilt.logsumexp(0) + math.log(ROWS)).exp()
     groups = weight.view(-1, GROUP)
@@ -53,7 +53,7 @@ def _reference(h: float, control: str) -> Float[Tensor, " N"]:
 
 
 def _relative(single: Tensor, double: Tensor) -> float:
-    """The largest error relative to the largest value; inf if anything is not finite."""
+    """Return the largest error relative to the largest value; inf if a value is not finite."""
     if not bool(torch.isfinite(single).all()):
         return math.inf
     return float((single.double() - double).abs().max() / double.abs().max())
@@ -61,14 +61,14 @@ def _relative(single: Tensor, double: Tensor) -> float:
 
 @claim("13a", "h·r up to 500 in float32: the loss is finite and that of float64, relative", 1e-5)
 def large_tilts_stay_finite() -> float:
-    """For c = 1, c = mean and the leave-one-out mean of groups of six."""
+    """Return the largest relative error, for c = 1, c = mean and the leave-one-out mean of groups of six."""
     grid = itertools.product((5.0, 50.0, 80.0, 200.0, 500.0), ("one", "mean", "loo"))
     return max(_relative(_production(h, control), _reference(h, control)) for h, control in grid)
 
 
 @claim("13b", "h = 1e-4 in float32: w̄ − c̄ is that of float64, relative", 1e-5)
 def small_tilts_keep_their_digits() -> float:
-    """For c = mean (c̄ = 1) and the paper's c = 1 (c̄ = 1/Z)."""
+    """Return the largest relative error, for c = mean (c̄ = 1) and the paper's c = 1 (c̄ = 1/Z)."""
     reward, h, deviations = _rewards(2), 1e-4, []
     weights = tilts.weigh(reward, torch.arange(ROWS), h)
     # e^{hr} − 1 and its mean, which need no logarithm.
@@ -87,7 +87,7 @@ def small_tilts_keep_their_digits() -> float:
 
 @claim("16a", "`step_for_ess` returns the h whose effective sample size is the target", 1e-3)
 def step_hits_the_target() -> float:
-    """Dense, maze-like and 0/1 rewards; targets between 0.5 and 0.9."""
+    """Return the largest error of the ESS, for dense, maze-like and 0/1 rewards, targets of 0.5 to 0.9."""
     dense = _rewards(3).double()
     rewards = [dense, torch.where(dense < 0.5, -0.4, dense), (dense < 0.2).double(), 1000 * dense]
     deviations = []
@@ -99,7 +99,7 @@ def step_hits_the_target() -> float:
 
 @claim("16b", "it returns the cap on equal rewards, and on 0/1 rewards that succeed often enough", 0.0)
 def step_returns_the_cap() -> float:
-    """ESS never reaches the target there."""
+    """Return the largest error of the cap, for rewards whose ESS never falls to the target."""
     constant = torch.full((100,), 0.3)
     often = (torch.arange(100) < 80).float()
     return max(abs(tilts.step_for_ess(reward, 0.7, cap=2.5) - 2.5) for reward in (constant, often))
@@ -107,7 +107,7 @@ def step_returns_the_cap() -> float:
 
 @claim("16c", "the last phase lands on A: Σ h − A", 1e-9)
 def ladder_lands_on_the_final_tilt() -> float:
-    """With steps that do not divide A."""
+    """Return the largest error of Σ h, with steps that do not divide A."""
     deviations = []
     for final, h in [(10.0, 2.5), (10.0, 3.0), (1.0, 0.1), (7.3, 0.37)]:
         a = 0.0

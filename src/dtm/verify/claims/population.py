@@ -1,6 +1,6 @@
-r"""The bridge between oracle and production code: every row that a batch could hold, with its probability.
+r"""Populations: every possible row of a batch with its probability, to run production code in expectation.
 
-The masks come from the production's own `mask_cells`, fed every cell and every ordering. A row's
+The masks come from the production's `mask_cells`, for every cell and every ordering. A row's
 probability is folded into its ``row_weight`` and ``batch_rows`` is 1, so that the mean over the batch
 that an objective takes is the exact expectation.
 """
@@ -32,13 +32,13 @@ class Population:
 
     states: MaskedStates
     sequence: Int[Tensor, " B"]
-    """Which of the given clean rows each state comes from."""
+    """Number of the clean row of each state."""
     probability: Float[Tensor, " B"]
-    """They sum to 1."""
+    """Probabilities of the states, which sum to 1."""
 
 
 def clean_rows(world: World, rows: Int[Tensor, " N"] | None = None) -> Sequences:
-    """Sequences of the world as records; by default each once."""
+    """Return sequences of the world as records; by default each once."""
     tokens = world.sequences if rows is None else world.sequences[rows]
     written = (torch.arange(world.length) >= world.prompt).expand(tokens.shape)
     return Sequences(tokens, torch.ones_like(written), written)
@@ -47,7 +47,7 @@ def clean_rows(world: World, rows: Int[Tensor, " N"] | None = None) -> Sequences
 def every_mask(
     is_completion: Bool[Tensor, "N L"], block: int | None
 ) -> tuple[Int[Tensor, " B"], Bool[Tensor, "B L"], Bool[Tensor, "B L"], Int[Tensor, " B"]]:
-    """Row, masked, eligible and k from `mask_cells`, for each row × cell × ordering: all equally likely."""
+    """Return row, masked, eligible and k of `mask_cells`, for each row × cell × ordering, equally likely."""
     rows, width = is_completion.shape
     length = int(is_completion[0].sum())
     orders = torch.tensor(list(itertools.permutations(range(length))), dtype=torch.float64)
@@ -64,7 +64,7 @@ def population(
     rows: Int[Tensor, " N"] | None = None,
     probability: Float[Tensor, " N"] | None = None,
 ) -> Population:
-    """The law of (x_1, x_t) for clean ``rows`` of given probability; by default the world's own law."""
+    """Return the law of (x_1, x_t) for clean ``rows`` of given probability; by default the world's law."""
     clean = clean_rows(world, rows)
     prob = world.prob if probability is None else probability
     row, masked, eligible, count = every_mask(clean.is_completion, block)
@@ -88,36 +88,36 @@ def population(
 
 
 def by_state(world: World, values: Float[Tensor, " S"]) -> ControlVariate:
-    """A control variate c̄(x_t), from a value for every state."""
+    """Return a control variate c̄(x_t), from a value for every state."""
     return lambda states, weights, phase: values[number(states.tokens, world.vocab + 1)]
 
 
 def random_control(world: World, seed: int) -> Float[Tensor, " S"]:
-    """A random c̄(x_t) in [−1, 2] for every state."""
+    """Return a random c̄(x_t) in [−1, 2] for every state."""
     draw = torch.rand(len(world.states), generator=stream(seed, "control"), dtype=torch.float64)
     return 3 * draw - 1
 
 
 def perturbed(table: Table, seed: int, scale: float = 0.5) -> Table:
-    """The table with Gaussian noise on its logits."""
+    """Add Gaussian noise to the logits of a table."""
     noise = torch.randn(table.shape, generator=stream(seed, "noise"), dtype=torch.float64)
     return (table.clamp(min=1e-300).log() + scale * noise).softmax(-1)
 
 
 def policy(student: Table, teacher: Table) -> Policy:
-    """Student and teacher with the given posteriors."""
+    """Return a policy whose student and teacher have the given posteriors."""
     models = Policy(denoiser(student))
     models.teacher = denoiser(teacher).requires_grad_(False)
     return models
 
 
 def phase_of(world: World, h: float) -> Phase:
-    """The phase a → a + h of this world."""
+    """Return the phase a → a + h of this world."""
     return Phase(index=0, tilt=0.0, step=h, reward_range=world.reward_range)
 
 
 def weights_of(world: World, h: float) -> Weights:
-    """w̄ of every sequence of the world, normalised by the true Z."""
+    """Return w̄ of every sequence of the world, normalised by the true Z."""
     return tilts.weigh(world.reward, torch.arange(len(world.reward)), h, log_z=world.log_z(h))
 
 
@@ -130,12 +130,12 @@ class Outcome:
 
     loss: float
     gradient: Table
-    """With respect to the student's logits."""
+    """Gradient with respect to the student's logits."""
     metrics: dict[str, float]
 
 
 def evaluate(objective: CDTM, models: Policy, batch: MaskedStates, weights: Weights, phase: Phase) -> Outcome:
-    """Loss, gradient and metrics; the objective's division by the length is undone."""
+    """Compute loss, gradient and metrics, without the objective's division by the length."""
     loss = objective.loss(models, batch, weights, phase)
     (gradient,) = torch.autograd.grad(loss.value, list(models.student.parameters()))
     metrics = {name: float(value) for name, value in loss.metrics.items()}
@@ -152,7 +152,7 @@ def tilt_outcome(
     teacher: Table | None = None,
     guard: bool = False,
 ) -> Outcome:
-    """The population c-DTM loss of ``student`` in the phase a → a + h; the teacher is π_a by default."""
+    """Compute the population c-DTM loss of ``student`` in the phase a → a + h; the default teacher is π_a."""
     everything = population(world, block)
     models = policy(student, world.posterior() if teacher is None else teacher)
     weights = weights_of(world, h).select(everything.sequence)
@@ -168,7 +168,7 @@ def tilt_outcome(
 def read_minimiser(
     outcome: Outcome, student: Table, mass: Float[Tensor, "S L"], weight: Float[Tensor, " S"]
 ) -> Table:
-    r"""The table at which the loss is stationary, read off one gradient (0 where nothing is scored).
+    r"""Return the table at which the loss is stationary, from one gradient (0 where nothing is scored).
 
     The gradient in the logits is mass · (E[w̄|x_t] π_θ − E[w̄ T_c|x_t]), so the minimiser
     E[w̄ T_c|x_t] / E[w̄|x_t] is π_θ − gradient / (mass · E[w̄|x_t]).
@@ -186,7 +186,7 @@ def fitted(
     student: Table | None = None,
     teacher: Table | None = None,
 ) -> Table:
-    """The minimiser of the production loss in the population limit, at scored positions."""
+    """Return the minimiser of the production loss in the population limit, at scored positions."""
     student = world.posterior() if student is None else student
     outcome = tilt_outcome(world, student, h, control, block, teacher=teacher)
     weight = world.given_state((h * world.reward - world.log_z(h)).exp())
@@ -194,5 +194,5 @@ def fitted(
 
 
 def worst(table: Table, expected: Table, world: World, block: int | None) -> float:
-    """The largest difference of two tables at the positions that are scored."""
+    """Return the largest difference of two tables at the scored positions."""
     return float((table - expected).abs().amax(-1)[score_mass(world, block) > 0].max())

@@ -1,6 +1,6 @@
-"""Claims on steering: SMC draws from the tilted law of its decoder, best-of-n from a law of its own.
+"""Claims on steering: SMC draws from the tilted law of its decoder, best-of-n from the law in `best_of`.
 
-Independent repetitions are prompts without tokens, so that one call runs thousands of them.
+Independent repetitions are empty prompts of one call, which runs thousands of them.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from dtm.verify.exact import World, decoder_law, kl, number, random_world
 A = 4.0
 BLOCKS = Decoder(block=2)
 TOGETHER = 2**20
-"""Rows in one batch: all."""
+"""Rows per batch: all rows."""
 
 
 def world_of(seed: int) -> World:
-    """Sixteen sequences: few enough that thousands of draws show a law."""
+    """Return a world of sixteen sequences, few enough to estimate a law from thousands of draws."""
     return random_world(2, 4, seed=seed)
 
 
 def judge(world: World) -> Judge:
-    """The world's reward."""
+    """Return the judge with the world's reward."""
     return lambda rows, prompts: world.reward[number(rows.tokens, world.vocab)].tolist()
 
 
@@ -51,7 +51,7 @@ def repeated(
     model: Denoiser | None = None,
     target: Denoiser | None = None,
 ) -> Steered:
-    """Steer ``repeats`` prompts without tokens."""
+    """Steer ``repeats`` empty prompts."""
     empty = torch.zeros(repeats, 0, dtype=torch.long)
     return steer(
         model or world.denoiser(),
@@ -67,27 +67,27 @@ def repeated(
 
 
 def counts(world: World, rows: Completions) -> Float[Tensor, " N"]:
-    """How often each sequence occurs."""
+    """Count the occurrences of each sequence."""
     return torch.bincount(number(rows.tokens, world.vocab), minlength=len(world.prob)).double()
 
 
 def answers(world: World, found: Steered) -> Float[Tensor, " N"]:
-    """How often each sequence is the answer."""
+    """Count how often each sequence is the answer."""
     return counts(world, found.rows.take(found.answer.tolist()))
 
 
 def written(unfinished: Unfinished) -> Int[Tensor, "R L"]:
-    """The tokens of the rows, with masks where nothing is written."""
+    """Return the tokens of the rows, with masks at positions that are not decoded."""
     return unfinished.canvas.tokens[list(unfinished.rows)]
 
 
 def wrong_values(sampler: Sampler, unfinished: Unfinished, tilt: float, seed: int) -> Float[Tensor, " R"]:
-    """Numbers that have nothing to do with the reward."""
+    """Return values that do not depend on the reward."""
     return torch.sin(1.0 + number(written(unfinished), sampler.model.vocab_size).double())
 
 
 def exact_values(world: World) -> Values:
-    """V(x_s) = E[e^{ar} | x_s]."""
+    """Return the exact values V(x_s) = E[e^{ar} | x_s]."""
     log_value = world.given_state((A * world.reward).exp()).log()
 
     def values(sampler: Sampler, unfinished: Unfinished, tilt: float, seed: int) -> Float[Tensor, " R"]:
@@ -98,7 +98,10 @@ def exact_values(world: World) -> Values:
 
 @claim("S1", "Ẑ of SMC is unbiased at N = 2 with wrong values: distance from Z in standard errors", 3.5)
 def smc_estimates_z_without_bias() -> float:
-    """For both kinds of resampling, after every block; biased decoders have a Z of their own."""
+    """Return the largest distance of the mean Ẑ from Z in standard errors, for both kinds of resampling.
+
+    After every block; Z is that of the decoder's law, also for biased decoders.
+    """
     deviations = []
     for resampling, decoder in (
         ("systematic", BLOCKS),
@@ -114,7 +117,7 @@ def smc_estimates_z_without_bias() -> float:
 
 @claim("S2", "SMC's weighted law tends to ρ_dec e^{ar} like 1/N: slope of log distance in log N", -0.8)
 def smc_tends_to_the_tilted_law() -> float:
-    """From 2 to 16 particles, with exact values, wrong ones and one-shot completions."""
+    """Return the slope of log distance in log N, from 2 to 16 particles, for several values."""
     world = world_of(2)
     slopes = []
     for values in (exact_values(world), wrong_values, "one-shot"):
@@ -127,9 +130,9 @@ def smc_tends_to_the_tilted_law() -> float:
 
 
 def distance_of_means(world: World, found: Steered) -> float:
-    """The distance in L2 of the mean weighted law from the tilted law, without the noise of the mean.
+    """Return the L2 distance of the mean weighted law from the tilted law, without the noise of the mean.
 
-    Deviations of two independent halves are multiplied, whose noise has mean 0.
+    It is estimated by the product of the deviations of two independent halves, whose noise has mean 0.
     """
     sequence, deviations = number(found.rows.tokens, world.vocab).view(found.weight.shape), []
     for weight, which in zip(found.weight.chunk(2), sequence.chunk(2), strict=True):
@@ -140,7 +143,7 @@ def distance_of_means(world: World, found: Steered) -> float:
 
 @claim("S3", "exact values and the exact tilted model as proposal: all weights are equal, Ẑ is Z", 1e-6)
 def exact_twist_has_no_variance() -> float:
-    """The largest relative deviation of Ẑ, and of a particle's weight."""
+    """Return the largest relative deviation of Ẑ from Z, and of the particles' weights from each other."""
     world = world_of(3)
     method = SMC(n=3, tilt=A, values=exact_values(world))
     found = repeated(world, method, 200, 0, model=world.tilted(A).denoiser(), target=world.denoiser())
@@ -150,7 +153,7 @@ def exact_twist_has_no_variance() -> float:
 
 @claim("S4", "a sweep of conditional SMC keeps the law ρ_dec e^{ar}, N = 2 (chi-square p)", 1e-3, "at least")
 def conditional_smc_is_invariant() -> float:
-    """Paths of the exact law, after a sweep that resamples at every block."""
+    """Return the p-value of paths of the exact law after a sweep that resamples at every block."""
     world, repeats = world_of(4), 16_000
     empty = torch.zeros(repeats, 0, dtype=torch.long)
     model, tilted = world.denoiser(), world.tilted(A)
@@ -165,7 +168,10 @@ def conditional_smc_is_invariant() -> float:
 
 @claim("S5", "best-of-n follows its law, and soft best-of-2 its own (chi-square p)", 1e-3, "at least")
 def best_of_n_follows_its_law() -> float:
-    """Dense and 0/1 rewards; soft best-of-2 is ρ(x) Σ_y ρ(y) 2 w(x) / (w(x) + w(y))."""
+    """Return the smallest p-value, for dense and 0/1 rewards.
+
+    The law of soft best-of-2 is ρ(x) Σ_y ρ(y) 2 w(x) / (w(x) + w(y)).
+    """
     found = []
     for reward in ("dense", "binary"):
         world = random_world(2, 4, seed=5, reward=reward)
@@ -179,7 +185,7 @@ def best_of_n_follows_its_law() -> float:
 
 @claim("S6", "KL(best-of-n ‖ ρ) ≤ log n − (n − 1)/n: the least room below the bound", 0.0, "at least")
 def best_of_n_stays_near_the_model() -> float:
-    """Random worlds, dense and 0/1 rewards."""
+    """Return the smallest difference of the bound and the KL, over random worlds, dense and 0/1 rewards."""
     room = []
     for reward in ("dense", "binary", "maze"):
         world = random_world(3, 4, seed=6, reward=reward)

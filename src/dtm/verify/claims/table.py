@@ -1,4 +1,4 @@
-"""The claims as a table for a person, printed row by row while they are checked."""
+"""Print the claims as a table, row by row while they are checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIGNS = {"at most": "≤", "at least": "≥"}
 
 
 def print_claims(names: Collection[str] | None = None) -> int:
-    """Check and print; the exit code is 1 if a claim fails, else 0."""
+    """Check the claims and print them; return the exit code, 1 if a claim fails, else 0."""
     console = Console(soft_wrap=True)
     width = max(len(claim.claim) for claim in CLAIMS)
     console.print(f"{'':<11}{'claim':<{width}}  {'measured':>9}   {'tolerance':>9}  verdict", style="bold")

@@ -1,4 +1,4 @@
-r"""Claims on methods that follow a decoder: their likelihood is that of its trajectory, their gradient ∇E[r].
+r"""Claims on methods on a decoder's trajectory: their likelihood is exact, and their gradient is ∇E[r].
 
 Every sequence, and every order in which it could be decoded, is a rollout here. A rollout's credit carries
 its probability, so that the sums over rollouts that losses take are expectations.
@@ -32,7 +32,7 @@ PHASE = Phase(index=0, tilt=0.0, step=1.0, reward_range=1.0)
 
 
 def decoded(world: World, block: int | None) -> Completions:
-    """Every sequence in every order of decoding in blocks, as the rows of `ordered_log_laws` come."""
+    """Return every sequence in every order of decoding in blocks, in the order of `ordered_log_laws`."""
     size = block or world.length
     parts = [range(start, min(start + size, world.length)) for start in range(0, world.length, size)]
     orders = [sum(order, ()) for order in itertools.product(*map(itertools.permutations, parts))]
@@ -43,20 +43,20 @@ def decoded(world: World, block: int | None) -> Completions:
 
 
 def estimated(table: Table, states: MaskedStates) -> Float[Tensor, " N"]:
-    """`surrogates.bounds` of a model that is a table."""
+    """Return `surrogates.bounds` of a tabular model."""
     with torch.no_grad():
         return surrogates.bounds(denoiser(table)(states.tokens, None, states.scored), states)
 
 
 def _model(seed: int) -> tuple[World, Table]:
-    """A world, and a model that is no posterior of any law."""
+    """Return a world, and a model that is not the posterior of a law."""
     world = random_world(3, 3, seed=seed)
     return world, perturbed(world.posterior(), seed, scale=1.0)
 
 
 @claim("B5a", "left to right: the sum over positions is the log-probability of that decoder", 1e-12)
 def left_to_right_likelihood_is_exact() -> float:
-    """Against the law of decoding in blocks of one token."""
+    """Return the largest error against the law of decoding in blocks of one token."""
     world, table = _model(0)
     states = Planned(LeftToRight(world.length)).states(clean_rows(world), world.vocab, stream(0, "masks"))
     exact = ordered_log_laws(world, table, 1)[0]
@@ -65,7 +65,7 @@ def left_to_right_likelihood_is_exact() -> float:
 
 @claim("B5b", "two of four positions, evenly spaced, estimate it without bias", 1e-12)
 def subsampled_positions_are_unbiased() -> float:
-    """The mean over both offsets."""
+    """Return the largest error of the mean over both offsets."""
     world = random_world(2, 4, seed=1)
     table, plan = perturbed(world.posterior(), 1, scale=1.0), LeftToRight(2)
     clean, found = clean_rows(world), []
@@ -86,7 +86,7 @@ def subsampled_positions_are_unbiased() -> float:
 
 @claim("B6", "all steps (AGRPO) and as many segments as steps (d2) give the trajectory's likelihood", 1e-12)
 def trajectory_likelihood_is_exact() -> float:
-    """For every order, in any order and in blocks of 2."""
+    """Return the largest error over all orders, for any-order decoding and in blocks of 2."""
     deviations = []
     for seed, block in ((2, None), (3, 2)):
         world, table = _model(seed)
@@ -100,7 +100,7 @@ def trajectory_likelihood_is_exact() -> float:
 def method_gradient(
     config: MethodConfig, table: Table, rollouts: Completions, credit: Float[Tensor, " N"], block: int | None
 ) -> Table:
-    """The gradient of a method's loss at π_θ = π_a = π_0 = ``table``, with N times the given credits."""
+    """Return the gradient of a method's loss at π_θ = π_a = π_0 = ``table``, with N times the credits."""
     method = load_method_class(config.name)(config)
     masking: Masking = method.masks(block, -1)
     states = masking.states(rollouts, table.shape[2], stream(0, "masks"))
@@ -111,13 +111,13 @@ def method_gradient(
 
 
 def credits_of(credit: Float[Tensor, " N"]) -> Weights:
-    """Weights with the given credits, all in one group."""
+    """Return weights with the given credits, all in one group."""
     group = torch.zeros(len(credit), dtype=torch.long)
     return replace(tilts.weigh(torch.zeros_like(credit), group, 1.0), credit=credit)
 
 
 def expected_reward(world: World, table: Table, block: int | None) -> tuple[Table, Float[Tensor, " N"]]:
-    """∇ E[r] of the decoder in the table's logits, and each rollout's probability times r − E[r]."""
+    """Return ∇ E[r] of the decoder in the table's logits, and each rollout's probability · (r − E[r])."""
     logits = table.log().requires_grad_()
     laws = ordered_log_laws(world, logits.softmax(-1), block)
     probability = laws.exp() / len(laws)
@@ -128,7 +128,7 @@ def expected_reward(world: World, table: Table, block: int | None) -> tuple[Tabl
 
 @claim("F3a", "JustGRPO's gradient is −∇E[r] of decoding from left to right, over the length", 1e-7)
 def just_grpo_climbs_the_reward_of_its_decoder() -> float:
-    """All positions; credits r − E[r]; the row weights are in single precision."""
+    """Return the largest error of the gradient over all positions; row weights in single precision."""
     world, table = _model(4)
     exact, credit = expected_reward(world, table, 1)
     found = method_gradient(JustGRPOConfig(), table, decoded(world, 1), credit, 1)
@@ -137,7 +137,7 @@ def just_grpo_climbs_the_reward_of_its_decoder() -> float:
 
 @claim("F3b", "AGRPO's gradient over all steps is −∇E[r] of decoding in random order, over the length", 1e-7)
 def agrpo_climbs_the_reward_of_its_decoder() -> float:
-    """Any order, and blocks of 2; the row weights are in single precision."""
+    """Return the largest error of the gradient, any-order and in blocks of 2; row weights in float32."""
     deviations = []
     for seed, block in ((5, None), (6, 2)):
         world, table = _model(seed)

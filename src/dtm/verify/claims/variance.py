@@ -33,7 +33,7 @@ from dtm.verify.exact import World, random_world
 def _position_gradients(
     world: World, everything: Population, student: Table, h: float, c: float
 ) -> Float[Tensor, "N V"]:
-    """Autograd of the production cross-entropy in the logits, at every scored position of a population.
+    """Return autograd of the production cross-entropy in the logits, at scored positions of a population.
 
     Here w and c are as in the paper, not divided by Z.
     """
@@ -56,7 +56,7 @@ def _position_gradients(
 def _closed_form(
     world: World, everything: Population, student: Table, h: float, c: float
 ) -> Float[Tensor, "N V"]:
-    """c (π_θ − π_a) + (w − c)(π_θ − e)."""
+    """Return c (π_θ − π_a) + (w − c)(π_θ − e)."""
     states = everything.states
     row, position = states.eligible.nonzero().unbind(1)
     state = world.denoiser().states(states.tokens)[row]
@@ -70,7 +70,7 @@ def _closed_form(
     "7a", "the gradient in the logits is c (π_θ − π_a) + (w − c)(π_θ − e); at π_a only the second term", 1e-12
 )
 def gradient_closed_form() -> float:
-    """Autograd of `c_dtm_cross_entropy` at every scored position, at π_a and at a random student."""
+    """Return the largest error of the closed form, at π_a and at a random student."""
     world, deviations = random_world(3, 4, seed=0), []
     everything = population(world, None)
     for student in (world.posterior(), perturbed(world.posterior(), 0)):
@@ -82,7 +82,7 @@ def gradient_closed_form() -> float:
 
 
 def _constant_reward_gradient(dtype: torch.dtype) -> float:
-    """The largest gradient of a batch whose rewards are all 0.7, student = teacher, c = mean."""
+    """Return the largest gradient of a batch with all rewards 0.7, student = teacher, c = mean."""
     world = random_world(3, 4, seed=1)
     rows = torch.multinomial(world.prob, 50, True, generator=stream(0, "buffer"))
     states = MaskCount().states(clean_rows(world, rows), world.vocab, stream(0, "masks"))
@@ -96,13 +96,13 @@ def _constant_reward_gradient(dtype: torch.dtype) -> float:
 
 @claim("7b", "equal rewards and c = mean: no gradient (float64)", 1e-12)
 def constant_reward_has_no_gradient() -> float:
-    """A batch drawn as in training."""
+    """Return the largest gradient of a batch drawn as in training, in float64."""
     return _constant_reward_gradient(torch.float64)
 
 
 @claim("7c", "equal rewards and c = mean: no gradient (float32)", 1e-6)
 def constant_reward_has_no_gradient_float32() -> float:
-    """The same batch in single precision."""
+    """Return the largest gradient of the batch in float32."""
     return _constant_reward_gradient(torch.float32)
 
 
@@ -110,19 +110,19 @@ def constant_reward_has_no_gradient_float32() -> float:
 
 
 def _second_moment(world: World, everything: Population, student: Table, h: float, c: float) -> float:
-    """E|G_c|² of a one-row gradient; its mean, and so Var(c) less this, does not depend on c."""
+    """Return E|G_c|² of a one-row gradient; the gradient's mean does not depend on c."""
     gradient = _position_gradients(world, everything, student, h, c)
     return float((_squared_weights(everything) * gradient.square().sum(-1)).sum())
 
 
 def _squared_weights(everything: Population) -> Float[Tensor, " N"]:
-    """P(row) · (L/k)² at every scored position: positions are separate coordinates of a table."""
+    """Return P(row) · (L/k)² at every scored position; positions are separate coordinates of a table."""
     row = everything.states.eligible.nonzero()[:, 0]
     return (everything.states.row_weight.square() / everything.probability)[row]
 
 
 def _variance(world: World, student: Table, h: float, c: float) -> float:
-    """The trace of the covariance of a one-row gradient, by enumeration."""
+    """Return the trace of the covariance of a one-row gradient, by enumeration."""
     everything = population(world, None)
     gradient = _position_gradients(world, everything, student, h, 0.0)
     row, position = everything.states.eligible.nonzero().unbind(1)
@@ -134,7 +134,7 @@ def _variance(world: World, student: Table, h: float, c: float) -> float:
 
 
 def _best_constant(world: World, student: Table, h: float) -> tuple[float, float]:
-    """c* and D by the production's `control_moments`."""
+    """Return c* and D, from the production's `control_moments`."""
     everything = population(world, None)
     states, weights = everything.states, _squared_weights(everything)
     row, position = states.eligible.nonzero().unbind(1)
@@ -149,7 +149,7 @@ def _best_constant(world: World, student: Table, h: float) -> tuple[float, float
 
 @claim("8a", "Var(c) = Var(c*) + (c − c*)² D, with c* and D from `control_moments`, relative", 1e-10)
 def variance_is_a_parabola() -> float:
-    """Var by enumeration of the production gradient, at π_a and away from it."""
+    """Return the largest relative error of the parabola, with Var by enumeration, at π_a and elsewhere."""
     world, deviations = random_world(3, 3, seed=2), []
     for h in (0.5, 2.5):
         for student in (world.posterior(), perturbed(world.posterior(), 0)):
@@ -163,7 +163,7 @@ def variance_is_a_parabola() -> float:
 
 @claim("8b", "the sums that `CDTM` logs for adaptive c give that c*, relative", 1e-10)
 def logged_moments_give_best_constant() -> float:
-    """A batch of equally likely rows that is the whole population."""
+    """Return the relative error of c* from the logged sums, for a batch that is the whole population."""
     copies = 120
     world, h = random_world(3, 3, seed=3, copies=copies), 1.5
     rows = torch.arange(27).repeat_interleave((world.prob * copies).round().long())
@@ -181,7 +181,7 @@ def logged_moments_give_best_constant() -> float:
 
 @claim("8c", "at π_a and r ≥ 0, c = 1 has less variance than c = 0 (largest Var(1)/Var(0) − 1, h ≤ 6)", 0.0)
 def unit_control_helps_at_phase_start() -> float:
-    """Over reward kinds and step sizes."""
+    """Return the largest Var(1)/Var(0) − 1 over kinds of rewards and step sizes."""
     ratios = []
     for seed, kind in enumerate(["dense", "binary", "sudoku"]):
         world = random_world(3, 3, seed=seed, reward=kind)
@@ -193,7 +193,7 @@ def unit_control_helps_at_phase_start() -> float:
 
 @claim("Prop. 3.3", "for small h, Var(∇ 1-DTM) ≤ Var(∇ 0-DTM) at any student (largest ratio, h = 0.05)", 1.0)
 def unit_control_helps_for_small_steps() -> float:
-    """Students away from π_a, rewards of either sign."""
+    """Return the largest Var(1)/Var(0), for students away from π_a and rewards of both signs."""
     ratios = []
     for seed, kind in enumerate(["dense", "maze", "sign"]):
         world = random_world(3, 3, seed=seed, reward=kind)

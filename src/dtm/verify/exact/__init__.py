@@ -4,7 +4,7 @@
     path       the law of x_t, the path and terminal divergences, the population c-DTM loss
     decoder    the exact law of a decoder, by dynamic programming over masked states
 
-Nothing here is used in training. The claims (`dtm.verify.claims`) hold the production code against it.
+Training does not use this package. The claims (`dtm.verify.claims`) compare the production code with it.
 """
 
 from dtm.verify.exact.decoder import decoder_law

@@ -1,7 +1,7 @@
-"""The exact law of a decoder: the probability mass of every masked state, pushed step by step.
+"""The exact law of a decoder: propagate the probability mass of every masked state step by step.
 
 Each step enumerates the tokens that could be drawn at all candidates and every ranking of the noise,
-and asks the decoder's own order for its scores. Ties, which random worlds do not have, go left.
+and scores them with the decoder's own order. Ties, which random worlds do not have, go to the left position.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dtm.verify.exact.world import all_sequences, number
 def decoder_law(
     table: Float[Tensor, "S L V"], decoder: Decoder, prompts: Float[Tensor, " P"] | None = None
 ) -> Float[Tensor, " N"]:
-    """The probability of every sequence when π_θ = ``table`` is decoded.
+    """Return the probability of every sequence when π_θ = ``table`` is decoded.
 
     ``prompts`` is P(p) for every sequence of given leading tokens; by default nothing is given.
     """
@@ -41,10 +41,10 @@ def decoder_law(
 def _step(
     mass: Float[Tensor, " S"], table: Float[Tensor, "S L V"], block: list[int], quota: int, decoder: Decoder
 ) -> Float[Tensor, " S"]:
-    """One forward pass and its reveals, for every set of positions that may still be masked."""
+    """Propagate one forward pass and its reveals, for every set of masked positions."""
     _, length, vocab = table.shape
     sequences = all_sequences(vocab, length)
-    # Later blocks are masked whatever they will hold: one representative of each is enough.
+    # Later blocks are masked, whatever their tokens become: one representative of each is enough.
     sequences = sequences[(sequences[:, block[-1] + 1 :] == 0).all(1)]
     finished = sequences.clone()
     finished[:, block[-1] + 1 :] = vocab
@@ -92,7 +92,7 @@ def _reveal(
 def _draw_probability(
     log_pi: Float[Tensor, "N K V"], tokens: Int[Tensor, "N K"], temperature: float
 ) -> Float[Tensor, " N"]:
-    """The probability of drawing these tokens at all candidates at once."""
+    """Return the probability of drawing these tokens at all candidates."""
     if temperature == 0:
         return (log_pi.argmax(-1) == tokens).all(1).double()
     tempered = (log_pi / temperature).log_softmax(-1)
@@ -100,6 +100,6 @@ def _draw_probability(
 
 
 def _best(score: Float[Tensor, "N K"], quota: int) -> Bool[Tensor, "N K"]:
-    """The highest scores of each row."""
+    """Return the positions of the highest scores per row."""
     best = score.sort(dim=1, descending=True, stable=True).indices[:, :quota]
     return torch.zeros_like(score, dtype=torch.bool).scatter(1, best, True)

@@ -22,20 +22,20 @@ class Scored:
     """The scored positions of every state."""
 
     eligible: Bool[Tensor, "S L"]
-    """S: the masked positions of the active block; none where the interpolant never comes."""
+    """S: the masked positions of the active block; empty for states outside the interpolant."""
     hazard: Float[Tensor, " S"]
-    """1 / (k C(B, k)), and 0 where the interpolant never comes."""
+    """1 / (k C(B, k)), and 0 for states outside the interpolant."""
 
 
 def _blocks(world: World, block: int | None) -> list[list[int]]:
-    """Completion positions, block by block; the last block may be shorter."""
+    """Return completion positions block by block; the last block may be shorter."""
     size = block or world.length - world.prompt
     starts = range(world.prompt, world.length, size)
     return [list(range(start, min(start + size, world.length))) for start in starts]
 
 
 def scored(world: World, block: int | None) -> Scored:
-    """Every state with its scored positions and its hazard."""
+    """Return the scored positions and the hazard of every state."""
     masked = world.states == world.vocab
     eligible, hazard = torch.zeros_like(masked), torch.zeros(len(masked), dtype=torch.float64)
     for positions in _blocks(world, block):
@@ -49,7 +49,7 @@ def scored(world: World, block: int | None) -> Scored:
 
 
 def score_mass(world: World, block: int | None) -> Float[Tensor, "S L"]:
-    r"""∫ λ(t) P[x_t = s, i ∈ S] dt: how much the objective looks at position i of state s."""
+    r"""Return ∫ λ(t) P[x_t = s, i ∈ S] dt: the weight of position i of state s in the objective."""
     law = scored(world, block)
     return law.eligible * (law.hazard * world.state_mass())[:, None]
 
@@ -68,7 +68,7 @@ def total_variation(p: Float[Tensor, "*B V"], q: Float[Tensor, "*B V"]) -> Float
 
 
 def ordered_log_laws(world: World, table: Float[Tensor, "S L V"], block: int | None) -> Float[Tensor, "O N"]:
-    r"""log ∏_j π_θ(x^{σ_j} | x^{σ_{<j}}) of every completion, for each of the equally likely orders σ.
+    r"""Return log ∏_j π_θ(x^{σ_j} | x^{σ_{<j}}) of every completion, for each equally likely order σ.
 
     The jump chain of the reverse process: blocks left to right, uniform order within each.
     """

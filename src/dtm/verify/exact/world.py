@@ -1,4 +1,4 @@
-r"""Worlds small enough to enumerate: a law ρ on V^L, a reward, and what follows by Bayes' rule.
+r"""Enumerable worlds: a law ρ on V^L and a reward, with tilts and posteriors by Bayes' rule.
 
 Letters: N = V^L sequences, S = (V + 1)^L masked states (the digit V is the mask, numbered as in
 `dtm.verify.tabular`), P prompts. The first ``prompt`` positions of a sequence are given, never masked:
@@ -22,19 +22,19 @@ from dtm.verify.tabular import Tabular
 
 
 def all_sequences(symbols: int, length: int) -> Int[Tensor, "N L"]:
-    """Every sequence over ``symbols`` symbols, in the order of the numbers that they spell."""
+    """Return every sequence over ``symbols`` symbols, sorted as numbers in that base."""
     place = symbols ** torch.arange(length - 1, -1, -1)
     return torch.arange(symbols**length)[:, None] // place % symbols
 
 
 def number(tokens: Int[Tensor, "*B L"], symbols: int) -> Int[Tensor, "*B"]:
-    """The row of each sequence in `all_sequences`."""
+    """Return the row of each sequence in `all_sequences`."""
     return (tokens * symbols ** torch.arange(tokens.shape[-1] - 1, -1, -1)).sum(-1)
 
 
 @lru_cache(maxsize=8)
 def _compatible(vocab: int, length: int) -> Float[Tensor, "S N"]:
-    """1 where a sequence could hide behind a masked state."""
+    """Return 1 where a sequence agrees with the revealed tokens of a state."""
     states, sequences = all_sequences(vocab + 1, length), all_sequences(vocab, length)
     match = torch.ones(len(states), len(sequences), dtype=torch.bool)
     for i in range(length):
@@ -53,7 +53,7 @@ class World:
     reward: Float[Tensor, " N"]
     """r(x)."""
     prompt: int = 0
-    """Leading positions that are given."""
+    """Number of leading positions that are given."""
 
     @property
     def prob(self) -> Float[Tensor, " N"]:
@@ -72,7 +72,7 @@ class World:
 
     @property
     def reward_range(self) -> float:
-        """The largest reward less the smallest."""
+        """The largest reward minus the smallest."""
         return float(self.reward.max() - self.reward.min())
 
     def by_prompt(self, values: Float[Tensor, " N"]) -> Float[Tensor, "P C"]:
@@ -92,12 +92,12 @@ class World:
         return float((self.log_prob + h * self.reward).logsumexp(0))
 
     def tilted(self, h: float) -> World:
-        """The world of ρ_{1,a+h} ∝ ρ_{1,a} e^{hr} [eq. 8], for each prompt; P(p) stays."""
+        """Return the world of ρ_{1,a+h} ∝ ρ_{1,a} e^{hr} [eq. 8], for each prompt; P(p) does not change."""
         within = self.by_prompt(self.log_prob + h * self.reward).log_softmax(1)
         return replace(self, log_prob=(within + self.log_prompt()[:, None]).flatten())
 
     def jointly_tilted(self, h: float) -> World:
-        """The tilt of the joint law: prompts are then drawn in proportion to P(p) Z_p."""
+        """Return the tilt of the joint law, with prompts in proportion to P(p) Z_p."""
         return replace(self, log_prob=(self.log_prob + h * self.reward).log_softmax(0))
 
     def state_mass(self) -> Float[Tensor, " S"]:
@@ -105,7 +105,7 @@ class World:
         return _compatible(self.vocab, self.length) @ self.prob
 
     def given_state(self, values: Float[Tensor, "N ..."]) -> Float[Tensor, "S ..."]:
-        """E[f(x_1) | x_t] for every state; 0 where the state cannot occur."""
+        """Return E[f(x_1) | x_t] for every state; 0 if the state cannot occur."""
         weighted = self.prob[:, None] * values.reshape(len(values), -1)
         total = _compatible(self.vocab, self.length) @ weighted
         mean = total / self.state_mass().clamp(min=torch.finfo(torch.float64).tiny)[:, None]
@@ -116,7 +116,7 @@ class World:
         return self.given_state(F.one_hot(self.sequences, self.vocab).double())
 
     def denoiser(self) -> Tabular:
-        """The exact posterior as a model."""
+        """Return the exact posterior as a model."""
         return denoiser(self.posterior())
 
     def entropy(self) -> float:
@@ -125,7 +125,7 @@ class World:
 
 
 def denoiser(table: Float[Tensor, "S L V"]) -> Tabular:
-    """The model whose π_θ is the given table."""
+    """Return the model whose π_θ is the given table."""
     return Tabular(torch.where(table > 0, table.log(), EXCLUDED))
 
 
@@ -176,7 +176,7 @@ def random_world(
     copies: int | None = None,
     spread: float = 2.0,
 ) -> World:
-    """A world with log-probabilities of standard deviation ``spread``.
+    """Draw a world with log-probabilities of standard deviation ``spread``.
 
     With ``copies`` every probability is a multiple of 1/copies, so that a buffer of that many rows is
     the law itself, exactly.

@@ -1,4 +1,4 @@
-// Elements, numbers and text. Untrusted text reaches the page as text nodes only, never as markup.
+// Helpers for elements, numbers and text. Untrusted text is only inserted as text nodes, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
@@ -6,14 +6,14 @@ const COLOURS = 6;
 
 const read = () => JSON.parse(document.getElementById("data").textContent);
 
-// What the reader has chosen; it outlives the redrawing of a live page.
+// The choices of the reader, kept when a live page is redrawn.
 const state = { run: 0, axis: "step", movie: {}, samples: { shown: 20, sort: "reward", down: true } };
 
 function put(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    // Style attributes are refused by the page's own policy; properties are not.
+    // The page's security policy forbids style attributes, but not style properties.
     else if (name === "style") Object.entries(value).forEach(([key, part]) => node.style.setProperty(key, part));
     else node.setAttribute(name, value === true ? "" : value);
   }
@@ -24,7 +24,7 @@ function put(node, attributes, children) {
 const el = (tag, attributes, ...children) => put(document.createElement(tag), attributes, children);
 const svg = (tag, attributes, ...children) => put(document.createElementNS(SVG, tag), attributes, children);
 
-// Marks that would reorder or hide text are spelled out.
+// Show characters that would reorder or hide text as code points.
 function visible(text) {
   return String(text).replace(HIDDEN, (mark) =>
     `⟨U+${mark.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
@@ -44,10 +44,10 @@ function number(value, format) {
   return size >= 100 ? value.toFixed(0) : value.toPrecision(3);
 }
 
-// Rewards stand below each other: all with three decimals.
+// Rewards are aligned in columns: always three decimals.
 const reward = (value) => (Math.abs(value) < 1000 ? value.toFixed(3) : number(value));
 
-// Ticks have as many decimals as tell two neighbours apart, which are a step away from each other.
+// Ticks have enough decimals to distinguish two ticks that differ by a step.
 function tickText(value, format, step) {
   if (format === "bytes" || !step || Math.abs(value) >= 1e6 || step < 1e-6) return number(value, format);
   const [factor, unit] = format === "share" ? [100, " %"] : [1, ""];
@@ -78,7 +78,7 @@ function section(id, title, note, ...content) {
     el("h2", { id: `${id}-title` }, title), note && el("p", { class: "note" }, note), content);
 }
 
-// The name of an evaluation: the base is the one before any step.
+// The name of an evaluation; the one before the first step is that of the base.
 function moment(run, at) {
   if (at.step === 0) return "base";
   const last = run.tables.evaluation ? Math.max(...run.tables.evaluation.step) : at.step;

@@ -43,7 +43,7 @@ function scales(spec, series) {
   high += room;
   let left = Math.min(...all.map((point) => point.x));
   let right = Math.max(...all.map((point) => point.x));
-  const alone = left === right ? left : null; // a single place stands in the middle
+  const alone = left === right ? left : null; // a single point is drawn in the middle
   if (alone !== null) [left, right] = [alone - 1, alone + 1];
   const inner = { width: BOX.width - BOX.left - BOX.right, height: BOX.height - BOX.top - BOX.bottom };
   return {

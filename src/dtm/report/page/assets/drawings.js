@@ -1,4 +1,4 @@
-// Samples drawn as what they are: a path through a maze, a Sudoku grid, checked arithmetic.
+// Drawings of samples: a path through a maze, a Sudoku grid, checked arithmetic.
 
 function drawing(scene, sample) {
   if (!sample.drawing) return null;
@@ -31,7 +31,7 @@ function pathLine(scene, path) {
   return [svg("polyline", { class: "path", points }), ...flaws(scene, cells)];
 }
 
-// A cross on every cell that runs into a wall or does not touch the one before it.
+// Draw a cross on every cell that is a wall or not adjacent to the previous cell.
 function flaws(scene, cells) {
   const wrong = cells.filter((cell, place) => {
     const last = cells[place - 1];

@@ -1,4 +1,4 @@
-// Put the page together, and keep a live one up to date.
+// Build the page, and update a live page.
 
 let data = read();
 const POLL = 2000; // milliseconds
@@ -27,7 +27,7 @@ function draw() {
   if (focus && focus !== "main" && document.getElementById(focus)) document.getElementById(focus).focus();
 }
 
-// On a page of several runs: the one whose samples and movie are shown below.
+// On a page of several runs: choose the run whose samples and movie are shown below.
 function chosenSection(run) {
   const runs = data.runs.map((one, index) => [index, visible(one.name)]);
   const change = (value) => {
@@ -49,7 +49,7 @@ const rewardOf = (run) => ((run.measures.find((one) => one.name === "reward") ||
 
 async function poll(tag) {
   let next = tag;
-  if (timer) return setTimeout(poll, POLL, tag); // a movie that plays is not disturbed
+  if (timer) return setTimeout(poll, POLL, tag); // do not redraw while a movie plays
   try {
     const answer = await fetch("data.json", { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
     if (answer.status === 200) {

@@ -1,7 +1,7 @@
 // The denoising movie: the same prompt by two models side by side, token by token.
 
-const FRAME = 120; // milliseconds of a step
-const LONGEST = 12000; // milliseconds of a movie
+const FRAME = 120; // milliseconds per step
+const LONGEST = 12000; // longest movie, in milliseconds
 let timer = null;
 
 const ABOUT_MOVIE = "The same held-out prompt before and after tuning. Point at a token, or focus it and use "
@@ -45,7 +45,7 @@ function pause() {
   if (play) play.textContent = "Play";
 }
 
-// Play, step and scrub. A movie at its end stays there when a live page is drawn again.
+// Controls: play, step and scrub. A finished movie stays at its end when a live page is redrawn.
 function player(reels, steps, chosen) {
   const slider = el("input", { type: "range", id: "scrub", min: 0, max: steps, "aria-label": "Decoding step" });
   const count = el("output", { id: "movie-step", class: "num" });
@@ -74,13 +74,13 @@ function player(reels, steps, chosen) {
     button("forward", "One step forward", "▶", () => to(() => now + 1)), slider, count);
 }
 
-// The prompt that gained most: the one worth seeing first.
+// The prompt with the largest gain, which is shown first.
 function mostGained(movies) {
   const gains = movies.map(({ replays }) => replays[replays.length - 1].reward - replays[0].reward);
   return gains.indexOf(Math.max(...gains));
 }
 
-// From blue over lilac to orange: a straight mixture would be grey in the middle.
+// Colours from blue over lilac to orange; a direct mixture of the ends would be grey in the middle.
 function shade(step, steps) {
   const place = (2 * step) / Math.max(steps - 1, 1);
   const [from, to, share] = place < 1 ? ["--early", "--mid", place] : ["--mid", "--late", place - 1];
@@ -142,7 +142,7 @@ function rove(box, tokens, tell) {
   });
 }
 
-// Mazes and small Sudokus are drawn as they are uncovered; other drawings appear with the last token.
+// Mazes and small Sudokus are drawn while tokens are revealed; other drawings appear with the last token.
 function framePicture(run, replay, now, steps) {
   if (!replay.drawing) return null;
   if (run.scene.kind === "maze") return mazeFrame(run.scene, replay, now, steps);

@@ -10,7 +10,7 @@ function samplesSection(run) {
   const fill = () => {
     const found = sorted(rows.filter((row) => fits(row, chosen)), chosen);
     body.replaceChildren(...found.slice(0, chosen.shown).map((row) => sampleRow(run, row)));
-    count.textContent = `${found.length} of ${rows.length} samples fit`;
+    count.textContent = `${found.length} of ${rows.length} samples match`;
     more.hidden = found.length <= chosen.shown;
   };
   const set = (name) => (event) => { chosen[name] = event.target.value; fill(); };
@@ -72,7 +72,7 @@ function sampleRow(run, row) {
     el("td", { class: "text-cell" }, el("div", { class: "sample" }, drawing(run.scene, row), textBox(row.completion))));
 }
 
-// Long prompts are folded: the end of one says what was asked.
+// Long prompts are collapsed; their end, which has the question, stays visible.
 function folded(text) {
   if (text.length <= 160) return textBox(text);
   return el("details", {}, el("summary", {}, `… ${visible(text.slice(-100))}`), textBox(text));

@@ -1,4 +1,4 @@
-// What was asked, the verdict, warnings, phases, and where mass moved.
+// Sections: settings of the run, the verdict, warnings, phases, and changed answers.
 
 function header(data, run) {
   const kind = { learnt: "learnt", unfinished: "unfinished" }[run.verdict.kind] || "bad";
@@ -25,7 +25,7 @@ function tiles(run) {
 
 function askedSection(run) {
   const facts = run.facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, visible(value))]);
-  return section("asked", "What was asked", null, el("div", { class: "card" }, el("dl", { class: "facts" }, facts),
+  return section("asked", "Settings", null, el("div", { class: "card" }, el("dl", { class: "facts" }, facts),
     el("details", {}, el("summary", {}, "Every setting (config.yaml)"), el("pre", { tabindex: 0 }, visible(run.config)))));
 }
 
@@ -43,7 +43,7 @@ function chartsSection(runs) {
   const axes = Object.entries(AXES).map(([name, [label]]) => [name, label]);
   const change = (value) => { state.axis = value; redraw("curves", chartsSection(runs)); };
   const note = runs.length > 1
-    ? "A curve for each run; runs of one setting share a colour."
+    ? "One curve per run; runs of one setting share a colour."
     : "Bands and whiskers: the 95 % interval of the mean reward over prompts, and the standard error of the absorbed share.";
   return section("curves", "Curves", note,
     el("div", { class: "controls" }, choice("Against", "axis", axes, state.axis, change)),
@@ -64,7 +64,7 @@ function phasesSection(run) {
     String(phase.phase + 1), `${number(phase.tilt)} → ${number(phase.tilt + phase.h)}`, number(phase.steps),
     number(phase.ess, "share"), absorbed(phase), number(phase.reward), visible(phase.reason)]);
   const heads = ["Phase", "Tilt", "Steps", "ESS", "Absorbed", "Reward of its rollouts", "Ended"];
-  return section("phases", "Phases", "Each phase tilts by h and trains until that is absorbed.", table(heads, rows));
+  return section("phases", "Phases", "Each phase tilts by h and trains until the student has absorbed it.", table(heads, rows));
 }
 
 function evaluationsSection(run) {
@@ -83,7 +83,7 @@ function movedSection(run) {
     el("h3", {}, title), el("ul", {}, rows.map((row) => movedRow(run, row))));
   const note = `${number(found.share, "share")} of the answers to a prompt changed between the first and the latest `
     + "evaluation (total variation of the samples, chance included).";
-  return section("moved", "Where mass moved", note,
+  return section("moved", "Changed answers", note,
     el("div", { class: "moves" }, list("Gained", found.gained), list("Lost", found.lost)));
 }
 

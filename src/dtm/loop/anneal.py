@@ -164,7 +164,7 @@ class Anneal(Loop):
         return factor * max(0.0, 1 - (phase_step - landing_from) / self.landing_steps)
 
     def cause(self, ess: float, absorbed: Reading | None, on_buffer: float | None) -> str | None:
-        """Return the cause of a low absorbed share: low ESS, few prompts, a small buffer, or small updates."""
+        """Return the cause of a low absorbed share: ESS, few prompts, a small buffer, or small updates."""
         if absorbed is None:
             return None
         if ess >= tilts.LOW_ESS and math.isinf(absorbed[1]):

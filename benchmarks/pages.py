@@ -58,7 +58,7 @@ def _old(results: Path, files: Iterable[str]) -> str:
         if entry["old"] and any(file in entry["files"] for file in files):
             reasons.setdefault(entry["old"], []).append(f"`{name}`")
     listed = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
-    return f"*Old, not made again since*: {listed}.\n" if listed else ""
+    return f"*Older results, not regenerated since*: {listed}.\n" if listed else ""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

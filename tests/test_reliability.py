@@ -59,7 +59,7 @@ def test_a_block_from_an_old_result_says_so(pages, tmp_path):
         json.dumps({"kills": entry, "other": {"files": {}, "old": "too"}})
     )
     empty = "<!-- filled: kills -->\n<!-- end -->"
-    assert "*Old, not made again since*: `kills`: counted by hand.\n<!-- end -->" in pages.filled(
+    assert "*Older results, not regenerated since*: `kills`: counted by hand.\n<!-- end -->" in pages.filled(
         empty, tmp_path
     )
     (tmp_path / "manifest.json").write_text(json.dumps({"kills": entry | {"old": None}}))

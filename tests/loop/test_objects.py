@@ -116,3 +116,12 @@ def test_a_pretraining_writes_no_base_down(tiny, tmp_path, monkeypatch):
     second = dtm.pretrain(config)  # finds the first, and does not name it
     assert first.config.model.base is None
     assert second.config.model.base is None
+
+
+def test_what_cannot_be_trained_is_refused_with_what_can():
+    with pytest.raises(ConfigError, match=r"a recipe's name, a RunConfig or an Assembly, got dict"):
+        dtm.train({"recipe": "maze-small"})
+    with pytest.raises(
+        ConfigError, match=r"got 'my\.py:mine' \(a name is a field: RunConfig\.reward\.function"
+    ):
+        dtm.train("maze-small", reward="my.py:mine")

@@ -67,7 +67,12 @@ def train(
 
     On SIGTERM or Ctrl-C the run saves itself and is returned unfinished.
     """
-    require(reward is None or callable(reward), f"reward must be a function, got {reward!r}")
+    require(
+        isinstance(config, (str, RunConfig, Assembly)),
+        f"config must be a recipe's name, a RunConfig or an Assembly, got {type(config).__name__}",
+    )
+    by_name = " (a name is a field: RunConfig.reward.function)" if isinstance(reward, str) else ""
+    require(reward is None or callable(reward), f"reward must be a function, got {reward!r}{by_name}")
     if track is not None:
         require_tracker(track)
     given = {"method": method, "task": task, "model": model, "reward": reward}

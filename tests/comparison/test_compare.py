@@ -160,7 +160,7 @@ def test_the_interval_is_students_over_seeds():
 def test_the_figure_has_a_band_for_each_method_against_what_was_spent(entries):
     figure = gather(list(entries.values())).figure()
     reward = next(axes for axes in figure.axes if axes.get_title() == "Mean reward")
-    assert reward.get_xlabel() == "tokens through the models (measured on validation prompts)"
+    assert figure.get_supxlabel() == "tokens through the models (measured on validation prompts)"
     assert len(reward.collections) == 3
     assert [text.get_text() for text in figure.legends[0].get_texts()] == NAMES
     for line in reward.lines[:3]:

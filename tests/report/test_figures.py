@@ -23,7 +23,21 @@ def test_each_panel_draws_its_measure_against_the_tilt():
     assert [axes.get_title() for axes in figure.axes] == ["Valid completions", "Mean reward", "Coverage"]
     for axes, key in zip(figure.axes, ("valid", "reward", "coverage"), strict=True):
         assert drawn(axes.lines[0]) == ([0.0, 2.5, 5.0], [row[key] for row in ROWS])
-        assert axes.get_xlabel() == "tilt $a$"
+    assert figure.get_supxlabel() == "tilt $a$"
+
+
+def test_a_long_label_and_large_amounts_are_readable():
+    """One label below all panels, inside the figure; millions as 1M, without a 1e6 at the end of the axis."""
+    spent = [{**row, "tilt": 1e6 * row["tilt"]} for row in ROWS]
+    label = "tokens through the models (measured on validation prompts)"
+    figure = comparison_figure({"c-dtm": [spent], "spg": [spent]}, axis=label)
+    figure.canvas.draw()
+    (box,) = (text.get_window_extent() for text in figure.texts if text.get_text() == label)
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+    assert not box.overlaps(figure.legends[0].get_window_extent())
+    for axes in figure.axes:
+        assert "2M" in [tick.get_text() for tick in axes.get_xticklabels()]
+        assert axes.xaxis.get_offset_text().get_text() == ""
 
 
 def test_the_reward_panel_marks_the_base_and_the_best_possible():

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from dtm.errors import require
 
@@ -42,6 +42,9 @@ PANELS = {
 LENGTH = {"length": "Tokens before the end"}
 SHARES = {"accuracy", "accuracy_mul_div", "valid", "distinct"}
 """Measures that are drawn in per cent."""
+
+MANY = 1e4
+"""Amounts above this have a prefix at the ticks: 12M for 12 million."""
 
 
 def annealing_figure(*runs: Rows, best: float | None = None, axis: str = "tilt $a$") -> Figure:
@@ -78,14 +81,16 @@ def comparison_figure(
         axes.margins(y=0.12)
         _tidy(axes)
         axes.set_title(panels[key], fontsize=11)
-        axes.set_xlabel(axis)
+        if axes.get_xlim()[1] > MANY:
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         if key in SHARES:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         if key == "reward":
             _references(axes, base=float(axes.lines[0].get_ydata()[0]), best=best)
+    figure.supxlabel(axis, fontsize=10)  # once: under each panel a long label would run into the next one
     if legend:
         lines = figure.axes[0].lines[: len(settings)]
-        figure.legend(lines, settings, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+        figure.legend(lines, settings, loc="outside upper center", ncols=3, frameon=False, fontsize=9)
     return figure
 
 

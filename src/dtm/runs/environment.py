@@ -47,7 +47,7 @@ def shortened(argument: str) -> str:
 def commit(file: Path = Path(__file__)) -> str | None:
     """Return the commit of the running source tree, with a mark if it is edited; None outside a repository.
 
-    New files under results/ do not count as an edit.
+    Changes under results/ do not count as edits: commands of one commit may write there in turn.
     """
     try:
         _git(file.parent, "ls-files", "--error-unmatch", file.name)  # not a package in another repository

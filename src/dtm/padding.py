@@ -1,4 +1,4 @@
-"""Rows of different widths side by side: where they are padded, and how records are joined and aligned.
+"""Padding of rows of different widths: attention masks, and records joined and aligned to blocks.
 
 Prompts are padded on the left, so that completions of one length begin at the same column.
 """
@@ -33,7 +33,7 @@ def prompt_width(is_completion: Bool[Tensor, "B L"]) -> Int[Tensor, ""]:
 
 
 def leads(is_completion: Bool[Tensor, "B L"], block: int | None) -> Int[Tensor, " B"]:
-    """Columns of the block in which each completion begins that are before it; 0 without a ``block``.
+    """Count the columns before each completion in its first block; 0 without a ``block``.
 
     Blocks of block-causal attention are columns of a row, so that a prompt may end inside one.
     """
@@ -42,7 +42,7 @@ def leads(is_completion: Bool[Tensor, "B L"], block: int | None) -> Int[Tensor, 
 
 
 def join_prompts(parts: Sequence[Prompts]) -> Prompts:
-    """Prompts one part after the other; shorter ones are padded further on the left (and masked)."""
+    """Concatenate prompts; shorter ones are padded further on the left, and the padding is masked."""
     width = max(part.tokens.shape[1] for part in parts)
     padding = [(width - part.tokens.shape[1], 0) for part in parts]
     columns = {name: [value for part in parts for value in part.columns[name]] for name in parts[0].columns}
@@ -55,7 +55,7 @@ def join_prompts(parts: Sequence[Prompts]) -> Prompts:
 
 
 def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
-    """Rollouts of one tilt joined; shorter prompts are padded further on the left (and masked)."""
+    """Concatenate rollouts of one tilt; shorter prompts are padded further on the left, and masked."""
     width = max(part.tokens.shape[1] for part in parts)
     padded = [_widen(part, width) for part in parts]
     joined = {name: torch.cat([getattr(part, name) for part in padded]) for name in parts[0].tensors()}

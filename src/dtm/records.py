@@ -56,7 +56,7 @@ class Sequences:
     attention: Bool[Tensor, "N L"]
     """False on the prompt's left padding."""
     is_completion: Bool[Tensor, "N L"]
-    """True where the model writes; only these positions are ever masked or scored."""
+    """True on the completion; only these positions are ever masked or scored."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -90,7 +90,7 @@ class Completions(Sequences):
 
     @property
     def written(self) -> Int[Tensor, "N C"]:
-        """The completions without their prompts; where some are longer, as much of them as all have."""
+        """Return the completions without their prompts, cut to the length of the shortest."""
         first = self.is_completion.int().argmax(1, keepdim=True)
         width = int(self.is_completion.sum(1).min()) if len(self) else 0
         return self.tokens.gather(1, first + torch.arange(width, device=first.device))
@@ -156,7 +156,7 @@ WEIGHT_TENSORS = ("log_weight", "peers", "reward", "group", "credit")
 
 @dataclass(frozen=True, slots=True)
 class MaskedStates:
-    """Partially masked x_t with the clean x_1 behind them: the input of a loss."""
+    """Partially masked x_t, and the clean x_1 they were masked from: the input of a loss."""
 
     tokens: Int[Tensor, "B L"]
     """x_t: the mask id at every masked position."""
@@ -182,7 +182,7 @@ class MaskedStates:
     position_weight: Float[Tensor, "B L"] | None = None
     """A further factor of each position, where positions of a row differ; None: 1."""
     doubled: bool = False
-    """Whether each block is scored given the clean blocks before it, which takes a pass over x_t and x_1."""
+    """Whether each block is scored given the clean blocks before it, in one pass over [x_t ; x_1]."""
     scored: Int[Tensor, " N"] = field(init=False)
     """S as flat indices, row by row; finding them waits for the device, so it is done once."""
     row: Int[Tensor, " N"] = field(init=False)
@@ -234,7 +234,7 @@ class Phase:
     index: int
     """0 for the first phase."""
     tilt: float
-    """a, where π_a stands."""
+    """a, the tilt of π_a."""
     step: float
     """h, the tilt added by this phase."""
     reward_range: float
@@ -250,7 +250,7 @@ class Cost:
     seconds: float = 0.0
     """Wall-clock."""
     tokens: int = 0
-    """Positions that passed through a model."""
+    """Tokens that models processed, as a budget counts them."""
     flops: int = 0
     """Floating-point operations."""
 

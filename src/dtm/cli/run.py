@@ -70,7 +70,7 @@ def train(arguments: list[str]) -> int:
 
 
 def _show_run(folder: RunFolder) -> int:
-    """Print the summary of a finished run and where its parts lie."""
+    """Print the summary of a finished run and the paths of its files."""
     from rich.console import Console
 
     from dtm.api import Run

@@ -117,12 +117,12 @@ def print_plan(configs: Mapping[str, RunConfig], out: Path, jobs: int) -> int:
 def _with_both(
     start: RunConfig, change: Mapping[str, Any], flags: Sequence[str], prog: str, name: str
 ) -> RunConfig:
-    """The recipe with the flags and one cell's values: only both together need to make sense."""
+    """Return the recipe with the flags and one cell's values; one without the other may be invalid."""
     from dtm.config.serialise import leaves, update
 
     try:
         varied = update(start, change, f"--vary {name}")
-    except ConfigError:  # a flag may be what it needs
+    except ConfigError:  # the cell may be valid only with a flag
         return update(with_flags(start, flags, prog), change, f"--vary {name}")
     cell = with_flags(varied, flags, prog)
     wanted, found = leaves(update(cell, change, f"--vary {name}")), leaves(cell)

@@ -1,4 +1,4 @@
-"""From a configuration to the parts of a run, each resolved exactly once.
+"""Resolve a configuration into the parts of a run, each exactly once.
 
 Cheap parts are built at once, so that every mistake in a configuration surfaces before any work.
 """
@@ -38,7 +38,7 @@ def assemble(
     reward: Reward | None = None,
     opened: bool = False,
 ) -> Assembly:
-    """Resolve a configuration. Objects that are given take the place of what it names.
+    """Resolve a configuration. An object given as an argument replaces the part that the configuration names.
 
     ``opened``: the configuration is that of a finished run, whose base may be gone until it is used.
     """
@@ -61,7 +61,7 @@ def assemble(
     loop = make_loop(config, found)
     placement = Placement.resolve(config.device, config.precision, config.compile, config.model.nf4)
     if config.model.nf4:
-        bitsandbytes()  # a missing library is told before any work, also by --dry-run
+        bitsandbytes()  # a missing library is an error before any work, also with --dry-run
     decoder = build_decoder(config.decoding)
     if not opened:
         found.check_decoding(config.decoding)
@@ -89,7 +89,7 @@ def assemble(
 
 
 def build_scorer(config: RunConfig, task: Task, reward: Reward | None = None) -> Scorer:
-    """The reward: a function given in Python, else the one that the configuration names, else the task's."""
+    """Return the reward: the given function, else the one that the configuration names, else the task's."""
     settings, spec = config.reward, config.reward.function
     function: Callable[..., Any]
     if reward is not None:
@@ -112,7 +112,7 @@ def build_scorer(config: RunConfig, task: Task, reward: Reward | None = None) ->
 
 
 def _find_base(config: RunConfig, opened: bool) -> Path | None:
-    """The folder of the base; None where it is still to be made, or lost since a run has finished."""
+    """Return the folder of the base; None if it is not made yet, or was deleted after the run finished."""
     try:
         return find_base(config)
     except DtmError:

@@ -1,4 +1,4 @@
-"""The parts of a run: what a configuration resolves to, once (`dtm.loop.assemble`).
+"""The parts of a run, which `dtm.loop.assemble` makes once from a configuration.
 
 Train, dry run, eval, sample, compare and pretrain share one `Assembly`. The base is loaded when it is first
 used, and what follows from other parts (masking, memory, engines) is derived here.
@@ -51,7 +51,7 @@ class Assembly:
     reward_range: float | None
     """max r − min r where it is known: declared, or the task's."""
     base_folder: Path | None
-    """Where the base lies; None: it was given as an object, or is still to be pretrained."""
+    """Folder of the base; None: it was given as an object, or is not pretrained yet."""
     given_model: Denoiser | None = None
     """A base that was given as an object."""
     group: Group = field(default_factory=current)
@@ -67,7 +67,7 @@ class Assembly:
 
     @cached_property
     def masking(self) -> Masking:
-        """How the method masks sequences; inside its blocks where the model's attention is block-causal."""
+        """Masking of the method; with block-causal attention, inside the model's blocks."""
         self.decoder.require_blocks(self.attention_block)
         return in_blocks(self.method.masks(self.decoder.block, self.task.eos_id), self.attention_block)
 
@@ -112,7 +112,7 @@ class Assembly:
 
     @cached_property
     def sharded(self) -> bool:
-        """Whether the processes share out the weights (`DistributedConfig.shard`)."""
+        """Whether the weights are sharded over the processes (`DistributedConfig.shard`)."""
         mode = self.config.distributed.shard
         if mode == "none" or self.group.size == 1:
             return False
@@ -150,7 +150,7 @@ class Assembly:
 
     @cached_property
     def training_shape(self) -> TrainingShape:
-        """All that decides the memory of the run, apart from the model's shape."""
+        """The settings that determine the memory of the run, apart from the model's shape."""
         assert self.shape is not None
         run = self._training_shape(self.shape)
         return replace(run, recompute=self.recomputed(self.shape, run))
@@ -203,7 +203,7 @@ class Assembly:
     # ── parts with state ─────────────────────────────────────────────────────────────────────────
 
     def new_policy(self) -> Policy:
-        """Student, π_a and whatever else the method needs, over the base.
+        """Make the student, π_a, and the average and π_0 if they are needed, over the base.
 
         Training may change the base, so a later use of `base` loads it again; a given model changes itself.
         """
@@ -240,7 +240,7 @@ class Assembly:
         return LocalEngine(decoder, self.task.completion_length, batch, between)
 
     def pretraining_masks(self) -> tuple[MaskCount, MaskCount]:
-        """The masks of `dtm pretrain`: of most steps, and of the last ones if the base is to settle."""
+        """Return the masks of `dtm pretrain`: of most steps, and of the last ones (`pretrain.settle`)."""
         settings, block = self.config.pretrain, self.decoder.block
         require(
             not isinstance(self.task, LanguageTask),
@@ -248,7 +248,8 @@ class Assembly:
         )
         require(
             not settings.settle or block is not None,
-            "pretrain.settle is for a base that is decoded in blocks: give decoding.block, or set it to 0",
+            "pretrain.settle masks in the decoder's blocks, and there are none: give --decoding.block, or "
+            "--pretrain.settle 0",
         )
         usual = block if settings.block == "decoding" else settings.block
         end_id = None if settings.after_end or block is None else self.task.eos_id

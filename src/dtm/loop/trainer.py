@@ -2,7 +2,7 @@
 
 while not finished:
     open a phase:   fill the buffer from π_a (`Sampling`), choose h
-    step:           one update of the student (`Learner`); refresh part of the buffer now and then
+    step:           one update of the student (`Learner`); refresh part of the buffer every few steps
     close a phase:  π_a ← student (or its average), evaluate
 
 The policy (`Anneal` or `Iterate`) decides how long a phase is, how the learning rate moves and when to stop.
@@ -87,7 +87,7 @@ class Trainer:
         timed = self.budget is not None and self.budget.unit == "seconds"
         try:
             with saved_on(self.save, Interrupted, RewardError, DivergedError):
-                if timed and self.placement.compiles:  # kernels in torch's cache would be a head start
+                if timed and self.placement.compiles:  # else cached kernels would save a run time
                     self.learner.rehearse(self.sampling.rehearse())
                 while not (self.progress.h is None and self._is_finished()):
                     self.group.together(self._check)
@@ -172,7 +172,7 @@ class Trainer:
     # ── phases ───────────────────────────────────────────────────────────────────────────────────
 
     def open_phase(self) -> Replay:
-        """Fill the buffer from π_a, hold some rollouts aside for the meter, and begin a phase."""
+        """Fill the buffer from π_a, keep held-out rollouts for the meter, and begin a phase."""
         progress, prompts = self.progress, self.loop.prompts
         measured = self.loop.measures_absorbed and self.config.replay.completions > 1
         aside = self.config.replay.held_out_prompts if measured else 0
@@ -205,7 +205,7 @@ class Trainer:
         self._emit("step", **row, **share, ess=replay.ess, grad_norm=norm, lr=lr)
 
     def _cost(self) -> Cost:
-        """The cost since the last call: passes of all processes, seconds of the first."""
+        """Return the cost since the last call: passes of all processes, seconds of the first."""
         costs = self.group.gather(self.ledger.take() + self.sampling.cost())
         return sum((replace(cost, seconds=0.0) for cost in costs[1:]), costs[0])
 
@@ -290,6 +290,6 @@ class Trainer:
         self.callbacks(Event(kind, self.progress.step, row))
 
     def _check(self) -> None:
-        """Raise what asks to stop at a safe point: a failed callback, or a signal."""
+        """Raise the error of a failed callback, or `Interrupted` after a signal, at a safe point."""
         self.callbacks.check()
         self.between()

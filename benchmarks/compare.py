@@ -5,7 +5,8 @@
 
 On a GPU: the paper's methods on Sudoku and Countdown at equal tokens, each tuned by as many trials, several
 runs in parallel; then DTM and SPG on Sudoku at equal wall-clock, one run at a time, with the settings
-picked before. Countdown's table has the accuracy on items that need × or ÷ beside that of the base.
+picked before. Sudoku has short phases for c-DTM, which `results/compare/sudoku-tokens.json` has not yet.
+Countdown's table has the accuracy on items that need × or ÷ beside that of the base.
 
 On a laptop: c-DTM, SPG and VRPO on Sudoku at equal tokens, without trials, from a base of 0.2M parameters.
 
@@ -44,7 +45,7 @@ ROOM = shlex.split("""
     --replay.prompts 64 --optimizer.batch 256
     --set c-dtm.tilt.max-steps=30 --set c-dtm.tilt.absorbed=never
 """)
-"""Phases of 1.4 million tokens, so that 12 million have room for eight. The recipe's phases take 3.5 to 7."""
+"""Phases of 1.4 million tokens: 12 million have room for eight. A phase of the recipe takes up to 7.6."""
 ON_LAPTOP = {"methods": "c-dtm,spg,vrpo", "trials": "0", "jobs": "2"}
 """What the comparison on a laptop runs unless it is told otherwise: no trials, every method as it is."""
 BRIEF = {
@@ -125,7 +126,7 @@ def main() -> None:
     shape = SHAPE if options.smoke else LAPTOP if options.laptop else []
 
     def tokens(recipe: str, suffix: str, *changes: str) -> Path:
-        """A tuned comparison at equal tokens."""
+        """A comparison at equal tokens, tuned if there are trials."""
         asked = ["--methods", options.methods, "--budget", options.tokens, "--jobs", options.jobs]
         asked += ["--seeds", options.seeds, *changes]
         asked += ["--tune", "--trials", options.trials] if options.trials != "0" else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -88,14 +89,25 @@ def laptop(found: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         curves = [row["curve"] for row in found["rows"] if row["method"] == method]
         cells = [METHODS[method]]
         for limit in ON_THE_WAY:
-            last = [[point for point in curve if point["spent_tokens"] <= limit][-1] for curve in curves]
-            cells.append(f"{sum(point['accuracy'] for point in last) / len(last):.3f}")
+            reached = [_between(curve, limit) for curve in curves]
+            cells.append(f"{sum(reached) / len(reached):.3f}")
         summary = found["summary"][method]
         cells.append(f"{summary['accuracy']['mean']:.3f}{_half(found, method, 'accuracy')}")
         cells.append(f"{summary['solved']['mean']:.3f}")
         rows.append(cells)
     heads = [f"validation cells, {limit / 1e6:.0f} million tokens" for limit in ON_THE_WAY]
     return ["", *heads, "test cells, 12 million", "test puzzles solved"], rows
+
+
+def _between(curve: Sequence[Mapping[str, Any]], tokens: float) -> float:
+    """Accuracy at an amount of tokens, linear between evaluations."""
+    first, second = next(
+        pair
+        for pair in itertools.pairwise(curve)
+        if pair[0]["spent_tokens"] <= tokens < pair[1]["spent_tokens"]
+    )
+    share = (tokens - first["spent_tokens"]) / (second["spent_tokens"] - first["spent_tokens"])
+    return float(first["accuracy"] + share * (second["accuracy"] - first["accuracy"]))
 
 
 ENOUGH = 0.98

@@ -22,7 +22,7 @@ def load_object(spec: str, kind: str) -> Callable[..., Any]:
         raise ConfigError(f"{kind} {spec!r} must be written module:name or path/to/file.py:name")
     if place.endswith(".py") and not Path(place).exists():
         raise ConfigError(f"{kind} {spec!r}: there is no file {place}")
-    if "<" in spec:  # <locals>, <lambda>, <stdin>
+    if "<" in name or place.startswith("<"):  # <locals>, <lambda>, <stdin>
         raise _unnamed(kind, spec)
     try:
         module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
@@ -47,7 +47,7 @@ def load_object(spec: str, kind: str) -> Callable[..., Any]:
             if callable(value) and not key.startswith("_") and value.__module__ == module.__name__
         ]
         wrong = (
-            f"{name!r} in {place} is not a function" if hasattr(module, name) else f"no {name!r} in {place}"
+            f"{name!r} in {place} cannot be called" if hasattr(module, name) else f"no {name!r} in {place}"
         )
         raise ConfigError(f"{kind} {spec!r}: {wrong}. {nearest(name, choices)}")
     return found

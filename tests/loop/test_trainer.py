@@ -12,6 +12,7 @@ import dtm
 from dtm.config import AdapterConfig, configure_method
 from dtm.errors import ConfigError, DivergedError
 from dtm.loop.assemble import assemble
+from dtm.loop.learner import Learner
 from dtm.loop.meter import Meter
 from dtm.methods import Method
 from dtm.models import policy as policy_module
@@ -183,6 +184,31 @@ def test_a_single_prompt_leaves_the_error_of_the_meter_unknown(tiny, make_traine
     progress = make_trainer(config, reward=lambda prompts, completions: range(len(prompts))).run()
     assert progress.absorbed is not None
     assert progress.absorbed_error is None
+
+
+def test_a_resumed_run_does_not_read_the_step_again_at_which_it_diverged(
+    tiny, make_trainer, tmp_path, monkeypatch
+):
+    """Or one reading would count as two in a row."""
+    config = changed(changed(tiny, "replay", held_out=0.5), "tilt", max_steps=8, step=2.0)
+    config = changed(config, "checkpoint", every=100)
+    trainer = make_trainer(config, checkpoints=tmp_path)
+
+    def update(self, optimizer, replay, progress, lr):
+        if progress.phase_step == 2:
+            raise DivergedError("not finite")
+        return kept(self, optimizer, replay, progress, lr)
+
+    kept = Learner.update
+    monkeypatch.setattr(Learner, "update", update)
+    with pytest.raises(DivergedError):
+        trainer.run()
+    monkeypatch.setattr(Learner, "update", kept)
+    read = len(trainer.meter.ratios)
+    resumed = make_trainer(config, checkpoints=tmp_path)
+    resumed.resume(tmp_path)
+    resumed._advance()
+    assert (read, resumed.progress.phase_step, len(resumed.meter.ratios)) == (2, 3, 2)
 
 
 def test_the_meter_reads_rollouts_that_are_not_in_the_buffer(tiny, make_trainer):

@@ -392,7 +392,7 @@ def test_a_missing_module_file_or_function_is_named(rewards_file):
         load_object("nowhere/rewards.py:length", "reward")
     with pytest.raises(ConfigError, match=r"no 'lenght' in .*Did you mean 'length'"):
         load_object(f"{rewards_file}:lenght", "reward")
-    with pytest.raises(ConfigError, match=r"'LIMIT' in .* is not a function"):
+    with pytest.raises(ConfigError, match=r"'LIMIT' in .* cannot be called"):
         load_object(f"{rewards_file}:LIMIT", "reward")
 
 

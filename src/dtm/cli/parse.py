@@ -128,7 +128,7 @@ def refuse(options: argparse.Namespace, names: Iterable[str], rule: str) -> None
 
 
 def refuse_shape(flags: Iterable[str]) -> None:
-    """Raise an error for flags that set the shape of a new model, if there is a base model."""
+    """Raise an error for flags that set the shape of a new model: these commands start from a base."""
     given = sorted({flag.partition("=")[0] for flag in flags} & SHAPE)
     require(
         not given,

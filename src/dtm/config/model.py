@@ -32,8 +32,8 @@ class ModelConfig:
     nf4: bool = False
     """Keep the base's projections in four bits (NF4); requires adapters and bitsandbytes."""
     recompute: int | Literal["auto", "all", "none"] = "none"
-    """Blocks recomputed in the backward pass (activation checkpointing): a number, or all, which takes a
-    third more time and the least memory; auto: the fewest that fit the free memory."""
+    """Blocks recomputed in the backward pass (activation checkpointing): a number, none, or all, which takes
+    a third more time and the least memory; auto: the fewest that fit the free memory."""
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads", "ffn"):

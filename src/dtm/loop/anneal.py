@@ -179,14 +179,15 @@ class Anneal(Loop):
 
     def check_room(self, spent: float) -> None:
         """Warn if the budget has room for few phases of this length."""
-        if spent > 1 / FEW_PHASES:
-            warnings.warn(
-                f"the first phase took {spent:.0%} of the budget of {self.config.budget}, which has room for "
-                f"{1 / spent:.1f} phases. Shorter ones may reach a larger tilt: lower --tilt.max-steps and "
-                "--replay.prompts, for example to a quarter",
-                DtmWarning,
-                stacklevel=2,
-            )
+        if spent <= 1 / FEW_PHASES:
+            return
+        room = f"which has room for {1 / spent:.1f} phases" if spent < 1 else "and did not end within it"
+        warnings.warn(
+            f"the first phase took {spent:.0%} of the budget of {self.config.budget}, {room}. Shorter phases "
+            "may reach a larger tilt: lower --tilt.max-steps and --replay.prompts, say to a quarter",
+            DtmWarning,
+            stacklevel=2,
+        )
 
     def arrived(self, progress: Progress) -> str:
         """Describe the end of a run that has reached A."""

@@ -188,7 +188,7 @@ class Learner:
         return stream(self.config.seed, purpose, step, self.placement.device)
 
     def _rounds(self, sequences: int, size: int) -> list[tuple[slice, bool]]:
-        """Yield the micro-batches of this process, and whether their gradient counts.
+        """Return the micro-batches of this process, and whether their gradient counts.
 
         With sharded weights every pass is one of all processes: those with fewer rows repeat a row whose
         gradient does not count.

@@ -76,7 +76,7 @@ class Meter:
 
     @property
     def has_stalled(self) -> bool:
-        """Return whether the last readings, above 0, show no rise beyond its standard error."""
+        """Return whether the share is above 0 and has stopped rising, within the error of the rise."""
         if len(self.ratios) <= PATIENCE:
             return False
         latest = self.ratios[-1]

@@ -34,6 +34,8 @@ class Progress:
     """Latest absorbed share of this phase's tilt, measured on held-out rollouts."""
     absorbed_error: float | None = None
     """Standard error of `absorbed`; None if only one prompt was measured."""
+    read_at: int | None = None
+    """Phase step of the latest reading; a resumed run does not read the same step again."""
     audited: dict[str, Any] = field(default_factory=dict)
     """Sums of this phase's comparisons with exact decoding (see `dtm.loop.audit`)."""
     exact_because: str | None = None
@@ -58,7 +60,7 @@ class Progress:
     def begin_phase(self, h: float, control: AdaptiveControl) -> None:
         """Start a phase towards a + h and reset its measurements."""
         self.h, self.phase_step, self.control = h, 0, control
-        self.landing = self.landing_from = self.absorbed = self.absorbed_error = None
+        self.landing = self.landing_from = self.absorbed = self.absorbed_error = self.read_at = None
 
     def end_phase(self) -> None:
         """Arrive at a + h."""

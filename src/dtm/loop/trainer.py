@@ -142,8 +142,10 @@ class Trainer:
                 begins = progress.phase_step == 0 or self.loop.refreshes(progress.phase_step)
                 if begins and progress.landing is None:
                     self._draw_ahead()
-                if progress.landing is None and self.loop.reads_meter(progress.phase_step):
+                due = self.loop.reads_meter(progress.phase_step) and progress.read_at != progress.phase_step
+                if progress.landing is None and due:
                     self._read_meter()
+                    progress.read_at = progress.phase_step
                 self.step(replay)
             if self._phase_has_ended():
                 reason = "budget spent" if self._spent_share() >= 1 else progress.landing or "step limit"
@@ -253,7 +255,7 @@ class Trainer:
             reason=reason,
             peak_memory=max(progress.peak_memory, peak_memory(self.device)),
         )
-        if progress.phase == 0 and self._spent_share() < 1:
+        if progress.phase == 0 and progress.phase_step > 0:
             self.loop.check_room(self._spent_share())
         self.policy.promote()
         self.replay = self.meter = None

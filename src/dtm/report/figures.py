@@ -70,7 +70,7 @@ def comparison_figure(
     keys = [key for key in panels if all(key in row for run in everything for row in run)]
     require(
         bool(everything) and all(everything) and bool(keys),
-        f"no measures to plot: every run needs evaluations with at least one of {', '.join(panels)}",
+        f"no measures to plot: all evaluations of all runs must have one of {', '.join(panels)}",
     )
     legend = len(settings) > 1
     size = 3.1 * len(keys) + 0.3, 3.3 if legend else 2.9

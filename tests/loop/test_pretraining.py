@@ -116,9 +116,9 @@ def test_settling_needs_blocks(short, tmp_path):
         pretrain=replace(short.pretrain, settle=0.3),
     )
     for use in (pretrainer_of, pretraining_plan, pretraining_time_estimate):
-        with pytest.raises(ConfigError, match=r"give decoding\.block, or set it to 0"):
+        with pytest.raises(ConfigError, match=r"--decoding.block, or --pretrain.settle 0"):
             use(assemble(config))
-    with pytest.raises(ConfigError, match="give decoding"):
+    with pytest.raises(ConfigError, match="give --decoding.block"):
         dtm.pretrain(config, out=tmp_path / "base")
     assert not (tmp_path / "base").exists()
 

@@ -227,6 +227,32 @@ def test_the_recipes_of_smollm_start_from_an_adaptation(config, data, tmp_path, 
     assert LAST_STEP.search(capsys.readouterr().out)
 
 
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (("adapt", "smolm2"), "there is no folder smolm2. Did you mean 'smollm2'?"),
+        (
+            ("sample", "smollm2", "--prompt", "a"),
+            "there is no adapted smollm2 under runs/. Make one with `dtm adapt",
+        ),
+        (
+            ("train", "smollm-countdown"),
+            "there is no adapted smollm2 under runs/. Make one with `dtm adapt smollm2`",
+        ),
+        (
+            ("sample", "nothing", "--prompt", "a"),
+            "there is no such folder. Name a model's folder, or a hub model",
+        ),
+    ],
+)
+def test_a_name_without_a_model_is_answered_with_what_would_be_one(
+    command, expected, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert run(*command) == 2
+    assert expected in capsys.readouterr().err
+
+
 def test_a_run_writes_down_which_adaptation_its_bases_name_stood_for(config, data, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")

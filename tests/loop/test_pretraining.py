@@ -118,7 +118,7 @@ def test_settling_needs_blocks(short, tmp_path):
     for use in (pretrainer_of, pretraining_plan, pretraining_time_estimate):
         with pytest.raises(ConfigError, match=r"--decoding.block, or --pretrain.settle 0"):
             use(assemble(config))
-    with pytest.raises(ConfigError, match="give --decoding.block"):
+    with pytest.raises(ConfigError, match=r"give --decoding\.block"):
         dtm.pretrain(config, out=tmp_path / "base")
     assert not (tmp_path / "base").exists()
 

@@ -23,7 +23,7 @@ from dtm.models.hub import find_folder
 from dtm.models.placement import Placement, Precision
 from dtm.models.storage import load_model
 from dtm.models.transformer import Transformer
-from dtm.runs.bases import asked_for, find_base
+from dtm.runs.bases import adapted_model, asked_for, find_base
 from dtm.runs.folder import RunFolder
 from dtm.tasks.language import Chat
 
@@ -61,9 +61,9 @@ class Source:
             base = _base_of(path)
             below = find_folder(base)
             return cls(name, base, below, path, below, nf4=False, run=None)
-        adapted = RunFolder.adapted(name) if path.name == name and not path.is_dir() else None
+        adapted = adapted_model(name) if path.name == name and not path.is_dir() else None
         if adapted is not None:
-            return cls.find(str(adapted.model))
+            return cls.find(str(adapted))
         folder = find_folder(name)
         return cls(name, name, folder, None, folder, nf4=False, run=None)
 

@@ -19,7 +19,7 @@ def find_folder(name: str | Path) -> Path:
         return Path(name)
     message = f"no usable model in {name}: there is no such folder"
     if not _REPOSITORY.fullmatch(str(name)):
-        raise CheckpointError(message)
+        raise CheckpointError(f"{message}. Name a model's folder, or a hub model as organisation/model")
     # Slow to import, and needed only for hub names.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError

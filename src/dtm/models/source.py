@@ -14,7 +14,7 @@ from typing import Any, final
 
 import torch
 
-from dtm.errors import CheckpointError, require
+from dtm.errors import CheckpointError, nearest, require
 from dtm.models.families import read_shape
 from dtm.models.families.a2d import PREFIX, SOURCES
 from dtm.models.families.settings import SIDECAR, Asked
@@ -83,6 +83,11 @@ def load_causal(
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         return Source(model, tokenizer, mask_id, eos_id, name, path, digest)
+    require(
+        path.exists() or "/" in name,
+        f"there is no folder {name}. {nearest(name, [SMOLLM2])} Or a model's folder, or a GGUF file.",
+        CheckpointError,
+    )
     folder = find_folder(path)
     tokenizer = load_tokenizer(folder)
     mask_id, eos_id = mask_token_id(tokenizer, mask_token), end_of_turn_id(tokenizer)

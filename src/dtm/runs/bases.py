@@ -57,18 +57,24 @@ def find_base(config: RunConfig) -> Path | None:
             return folder
     if "/" in base or Path(base).is_dir():
         return find_folder(base)
-    adapted = RunFolder.adapted(base)
+    adapted = adapted_model(base)
     if adapted is not None:
-        return adapted.model
-    require(
-        base not in SOURCES,
-        f"model.base: there is no adapted {base} under {RUNS}/. Make one with `dtm adapt {base}`, or name a "
-        "folder with --model.base",
-    )
+        return adapted
     names = [path.name for path in shipped.glob("*")] if shipped.is_dir() else []
     raise ConfigError(
         f"model.base: no model in {base!r}, neither as a folder nor shipped. {nearest(base, names)}"
     )
+
+
+def adapted_model(name: str) -> Path | None:
+    """Return the folder of the newest model that was adapted from a source; None if the name is none."""
+    found = RunFolder.adapted(name)
+    require(
+        found is not None or name not in SOURCES,
+        f"there is no adapted {name} under {RUNS}/. Make one with `dtm adapt {name}`, or name a model's "
+        "folder (--model.base in `dtm train`)",
+    )
+    return None if found is None else found.model
 
 
 def located(config: RunConfig) -> RunConfig:

@@ -5,7 +5,7 @@
 
 On a GPU: the paper's methods on Sudoku and Countdown at equal tokens, each tuned by as many trials, several
 runs in parallel; then DTM and SPG on Sudoku at equal wall-clock, one run at a time, with the settings
-picked before. Sudoku has short phases for c-DTM, which `results/compare/sudoku-tokens.json` has not yet.
+picked before. On Sudoku c-DTM has short phases; the published results of sudoku-tokens are older than that.
 Countdown's table has the accuracy on items that need × or ÷ beside that of the base.
 
 On a laptop: c-DTM, SPG and VRPO on Sudoku at equal tokens, without trials, from a base of 0.2M parameters.

@@ -66,7 +66,7 @@ class Meter:
 
     @property
     def surely_absorbed(self) -> float:
-        """The share less its standard error, the smaller of the last two readings; −∞ before there are two.
+        """Lower of the last two readings, each minus its standard error; −∞ before the second reading.
 
         One reading is not enough: the first updates of a phase can overshoot its tilt and fall back.
         """

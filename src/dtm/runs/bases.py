@@ -67,7 +67,7 @@ def find_base(config: RunConfig) -> Path | None:
 
 
 def adapted_model(name: str) -> Path | None:
-    """Return the folder of the newest model that was adapted from a source; None if the name is none."""
+    """Return the folder of the newest model adapted from a source; None if there is none of this name."""
     found = RunFolder.adapted(name)
     require(
         found is not None or name not in SOURCES,

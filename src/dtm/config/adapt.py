@@ -41,7 +41,7 @@ class CorpusConfig:
     """Processes that prepare batches ahead of the training; 0: prepare them in the training process."""
     skilled: float = 0.6
     """First share of the training steps, in which all answers are right, to teach the model the tasks."""
-    right: float = 0.25
+    right: float = 0.2
     """Share of worked answers to tasks in the rest of the training. The other answers are guesses without
     reasoning, or give up. The model then solves a task only sometimes, so that a reward can tilt it."""
     lengths: tuple[int, int, int] = (288, 448, 1376)

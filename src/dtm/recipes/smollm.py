@@ -84,7 +84,7 @@ def smollm_sudoku() -> RunConfig:
 
 
 def smollm_gsm8k() -> RunConfig:
-    """SmolLM2-135M on GSM8K: h = 3, 20 steps of 192 per phase, eight completions of 768 questions.
+    """SmolLM2-135M on GSM8K: h = 3, 20 steps of 192 per phase, eight completions of 512 questions.
 
     Two tokens per step, as in the protocol, because rollouts of long texts take most of the time. In long
     texts one different token changes all later ones, so the audit compares only rewards. Few answers are
@@ -93,8 +93,8 @@ def smollm_gsm8k() -> RunConfig:
     config = _smollm(
         "gsm8k",
         256,
-        TiltConfig(step=3.0, final=9.0, max_steps=20, absorbed="never"),
-        ReplayConfig(prompts=768, completions=8, refresh_every=20, priority=0.9),
+        TiltConfig(step=3.0, final=6.0, max_steps=20, absorbed="never"),
+        ReplayConfig(prompts=512, completions=8, refresh_every=20, priority=0.9),
         192,
         32,
     )

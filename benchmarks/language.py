@@ -78,6 +78,13 @@ SUPERVISED = "supervised"
 SUPERVISED_STEPS = 450
 """Steps of 256 rows of 288 tokens or more: 33 million tokens, as many as three phases of `countdown` pass
 through the models (11 million each at commit 31b596f)."""
+WARM: Changes = {
+    "replay": {"prompts": 24, "completions": 4},
+    "optimizer": {"batch": 96},
+    "tilt": {"max_steps": 2},
+    "evaluation": {"prompts": 24},
+}
+"""Sizes of a run that compiles the same passes as a job and keeps them for it."""
 SMOKE: Changes = {
     "replay": {"prompts": 4, "completions": 2},
     "optimizer": {"batch": 4},
@@ -98,6 +105,10 @@ def adapt_bases(options: argparse.Namespace) -> None:
             pretrain = replace(config.pretrain, steps=2, batch=4, held_out=4)
             small = replace(corpus, general=0.0, workers=0, lengths=(1024, 2048, 4096))
             config = replace(config, corpus=small, pretrain=pretrain, measured=2)
+        elif options.warm:
+            pretrain = replace(config.pretrain, steps=4, batch=48, held_out=48)
+            small = replace(config.corpus, general=0.0, workers=0)
+            config = replace(config, corpus=small, pretrain=pretrain, measured=24)
         folder = adapt(config, out=options.out / attention, resume="auto")
         require(folder.is_finished, f"the adaptation in {folder.path} was stopped: run this again")
 
@@ -144,11 +155,20 @@ def tune(options: argparse.Namespace) -> None:
 
 
 def whole_study(options: argparse.Namespace) -> None:
-    """Adapt, then tune, and measure the base beside the first jobs."""
+    """Adapt, then tune, and measure the base beside the first jobs.
+
+    The source takes more than a minute to write its instructions, and the adaptation minutes to train.
+    Meanwhile short runs compile the passes of both, and torch keeps them on disk.
+    """
     begin = time.monotonic()
+    asked = sys.argv[2:]
+    compiling = subprocess.Popen(
+        [sys.executable, __file__, "compile", *asked, "--warm", "--out", str(options.out / "compile")]
+    )
     # A process of its own, whose end gives the memory of the adaptation back.
-    subprocess.run([sys.executable, __file__, "adapt", *sys.argv[2:]], check=True)
-    measure = [sys.executable, __file__, "base", *sys.argv[2:]]
+    subprocess.run([sys.executable, __file__, "adapt", *asked], check=True)
+    compiling.wait()  # it has ended long before, unless everything is small
+    measure = [sys.executable, __file__, "base", *asked]
     base = subprocess.Popen(measure)
     options.minutes -= (time.monotonic() - begin) / 60
     try:
@@ -157,6 +177,15 @@ def whole_study(options: argparse.Namespace) -> None:
         failed = base.wait()
     if failed:  # beside other jobs it may have run out of memory
         subprocess.run(measure, check=True)
+
+
+def compile_passes(options: argparse.Namespace) -> None:
+    """Adapt for a few steps and tune each task for two, so that torch has the compiled passes of all jobs."""
+    adapt_bases(options)
+    tasks = [task for task in TASKS if task in (options.only or TASKS)]
+    run = [sys.executable, __file__, "job", *sys.argv[2:], "--seed", "0", "--name"]
+    processes = [subprocess.Popen([*run, task]) for task in tasks]
+    print(f"compiled: exit codes {[process.wait() for process in processes]}", flush=True)
 
 
 def job(options: argparse.Namespace) -> None:
@@ -179,7 +208,9 @@ def job(options: argparse.Namespace) -> None:
         run = api.train(config, out=folder, resume=True)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is trained is measured
     task = config.task.kind
-    setting = EvaluationConfig(split="test", prompts=2 if options.smoke else 256, completions=1)
+    setting = EvaluationConfig(
+        split="test", prompts=2 if options.smoke or options.warm else 256, completions=1
+    )
     model = run.model
     assert isinstance(model, Transformer)
     row = {
@@ -245,16 +276,16 @@ def job_config(name: str, seed: int, options: argparse.Namespace) -> RunConfig:
         model=replace(config.model, base=str(options.out / base / "model")),
         task=update(config.task, {"data_dir": str(options.data_dir)}, name),
     )
-    if options.smoke:
-        config = update(config, SMOKE, "smoke")
-        config = update(config, {"tilt": {"final": config.tilt.step}}, "smoke")
+    if options.smoke or options.warm:
+        config = update(config, SMOKE if options.smoke else WARM, "sizes")
+        config = update(config, {"tilt": {"final": config.tilt.step}}, "sizes")
     return config
 
 
 def on_test(model: str, task: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Measures on the published test items, by length."""
     subject = Subject.load(Source.find(model), "auto", "auto")
-    lengths, limit = TASKS[task], 2 if options.smoke else None
+    lengths, limit = TASKS[task], 2 if options.smoke or options.warm else None
     found = {}
     for length in (32,) if options.smoke else lengths:
         exam = Examination(task=task, length=length, batch=256, limit=limit, until_end=True)
@@ -330,6 +361,7 @@ STAGES = {
     "base": base_rows,
     "tune": tune,
     "all": whole_study,
+    "compile": compile_passes,
     "job": job,
     "table": table,
 }
@@ -356,6 +388,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="of one job")
     parser.add_argument("--commit", help="of table: the commit of a tree that was copied without its history")
     parser.add_argument("--smoke", action="store_true", help="a tiny size of everything, for a CPU")
+    parser.add_argument("--warm", action="store_true", help="of compile: a few steps of everything")
     options = parser.parse_args()
     STAGES[options.stage](options)
 

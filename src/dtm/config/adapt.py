@@ -19,13 +19,13 @@ class CorpusConfig:
     """Share of general instructions, which the source model writes and answers itself."""
     countdown: float = 0.18
     """Share of Countdown items, worded as in the benchmark."""
-    arithmetic: float = 0.28
+    arithmetic: float = 0.32
     """Share of rows with many short lines of arithmetic."""
     sudoku: float = 0.02
     """Share of 4x4 Sudoku puzzles, worded as in the benchmark."""
     sudoku_lines: float = 0.08
     """Share of rows with many short lines of Sudoku puzzles."""
-    gsm8k: float = 0.14
+    gsm8k: float = 0.1
     """Share of GSM8K's training questions; they need corpus.data-dir."""
     own: float = 0.0
     """Share of your own rows; they need corpus.data."""
@@ -39,7 +39,7 @@ class CorpusConfig:
     """Number of general instructions that the source model writes before training."""
     workers: int = 4
     """Processes that prepare batches ahead of the training; 0: prepare them in the training process."""
-    skilled: float = 0.6
+    skilled: float = 0.7
     """First share of the training steps, in which all answers are right, to teach the model the tasks."""
     right: float = 0.2
     """Share of worked answers to tasks in the rest of the training. The other answers are guesses without

@@ -1,6 +1,6 @@
 """Block diffusion and expert models at their real shapes, with random weights: rollouts, updates, memory.
 
-    python benchmarks/families.py --out families.json                       # needs a GPU with 140 GB
+    python benchmarks/families.py --publish                                 # needs a GPU with 140 GB
     python benchmarks/families.py --only sdar-8b-block-32 --out one.json
     python benchmarks/families.py --smoke                                   # tiny shapes, on a CPU too
 
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -39,7 +40,6 @@ from dtm.methods import CDTM
 from dtm.methods.c_dtm import HELD, CDTMConfig
 from dtm.random import stream
 from dtm.records import Phase, Rollouts
-from dtm.runs.environment import commit, environment
 from families_setup import (
     CASES,
     Case,
@@ -52,6 +52,9 @@ from families_setup import (
     random_model,
 )
 from measuring import GIB
+from study import provenance, publish
+
+RESULTS = Path(__file__).parents[1] / "results" / "families.json"
 
 # ── rollouts ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -247,9 +250,12 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="measurements")
     parser.add_argument("--smoke", action="store_true", help="tiny shapes")
     parser.add_argument("--out", type=Path, help="file for the results")
+    parser.add_argument("--publish", action="store_true", help=f"write {RESULTS.name} into results/")
+    parser.add_argument("--commit", help="of a tree that was copied without its history")
     options = parser.parse_args()
-    bench = Rig(torch.device("cuda" if torch.cuda.is_available() else "cpu"), options.out)
-    bench.keep(commit=commit(), environment=environment(), smoke=options.smoke)
+    out = RESULTS if options.publish else options.out
+    bench = Rig(torch.device("cuda" if torch.cuda.is_available() else "cpu"), out)
+    bench.keep(**provenance(options.commit), smoke=options.smoke)
     bench.matrix_product()
     for name in options.only:
         case = in_miniature(CASES[name]) if options.smoke else CASES[name]
@@ -257,11 +263,13 @@ def main() -> None:
         for part in options.parts:
             try:
                 PARTS[part](bench, name, case)
-            except RuntimeError as problem:  # out of memory, or an operation that this device does not have
-                bench.say(f"{name}, {part}: {problem}")
-                bench.cases[name][f"{part}_failed"] = str(problem).splitlines()[0]
+            except Exception as problem:  # one failed part must not cost the results of the others
+                traceback.print_exc()
+                bench.cases[name][f"{part}_failed"] = repr(problem).splitlines()[0]
                 bench.keep(cases=bench.cases)
                 bench.empty()
+    if options.publish:
+        publish("families", RESULTS, [RESULTS])
 
 
 if __name__ == "__main__":

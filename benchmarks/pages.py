@@ -19,6 +19,7 @@ from typing import Any
 
 import pages_language
 import pages_maze
+import pages_models
 import pages_puzzles
 import pages_speed
 import pages_study
@@ -266,6 +267,13 @@ def meter(found: Found) -> str:
     return f"{table(head, rows)}\n{note}{_source(found)}"
 
 
+def meter_language(found: Found) -> str:
+    """Readings of the progress meter on a language model."""
+    return meter(
+        {**found, "calibration": [{**row, "order": found["recipe"]} for row in found["calibration"]]}
+    )
+
+
 def meter_phases(found: Found) -> str:
     """The recipe maze-small with and without phases that the meter ends."""
     names = {"meter": "ended by the meter (default)", "never": "of all their steps"}
@@ -308,6 +316,7 @@ TABLES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
         for part in (kills, faults, inputs, soak, fuzz, mutations)
     },
     "meter": (("meter.json",), meter),
+    "meter-language": (("meter-language.json",), meter_language),
     "meter-phases": (("meter.json",), meter_phases),
     "demo": (("maze-small.json",), demo),
     "maze-small": (("maze-small.json",), maze_small),
@@ -345,6 +354,15 @@ TABLES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
         ("block-causal.json",),
         lambda found: f"{_study(pages_study.block_causal)(found)}\n{_source(found)}",
     ),
+    "families-rollouts": (("families.json", "llada8b.json"), _study(pages_models.rollouts)),
+    "families-updates": (
+        ("families.json",),
+        lambda found: f"{_study(pages_models.updates)(found)}\n{_source(found)}",
+    ),
+    "processes": (
+        ("processes.json",),
+        lambda found: f"{_study(pages_models.processes)(found)}\n{_source(found)}",
+    ),
     **{
         f"language-{part.__name__}": (("language/rows.json",), _study(part))
         for part in (pages_language.tested, pages_language.phases, pages_language.base, pages_language.cost)
@@ -362,4 +380,5 @@ PAGES = (
     "docs/maze.md",
     "docs/puzzles.md",
     "docs/speed.md",
+    "docs/distributed.md",
 )

@@ -15,6 +15,7 @@ from dtm.errors import ConfigError
 from dtm.loop.assemble import assemble
 from dtm.loop.plan import pretraining_plan, pretraining_time_estimate
 from dtm.loop.pretraining import Pretrainer, cosine, pretrainer_of
+from dtm.masking import MaskCount
 from dtm.runs.interrupts import Interrupted
 
 
@@ -151,3 +152,19 @@ def test_the_rate_warms_up_and_falls_as_a_cosine():
     assert factors[52] == pytest.approx(0.5)
     assert 0 < factors[-1] < 0.001
     assert all(a >= b for a, b in pairwise(factors[1:]))
+
+
+def test_masks_are_skewed_in_training_and_not_in_the_bound(short, monkeypatch):
+    drawn = []
+    states = MaskCount.states
+
+    def recorded(self, *arguments, **named):
+        drawn.append(self.skew)
+        return states(self, *arguments, **named)
+
+    monkeypatch.setattr(MaskCount, "states", recorded)
+    config = replace(short, pretrain=replace(short.pretrain, steps=1, settle=0.0, mask_skew=2.0))
+    trained = pretrainer_of(assemble(config))
+    trained.run()
+    assert drawn[0] == 2.0
+    assert set(drawn[1:]) == {1.0}

@@ -166,3 +166,14 @@ def test_full_attention_refuses_masks_in_every_block():
     states = EveryBlock(2).states(rows(4, 6), MASK, stream(0, "masks"))
     with pytest.raises(ConfigError, match="full attention has no pass over x_t and x_1"):
         mdm_loss(Transformer(shape, stream(0, "test")), states)
+
+
+def test_with_a_skew_the_masked_share_is_the_largest_of_uniform_draws():
+    length, block, rows, skew = 8, 4, 2000, 2.0
+    is_completion = torch.ones(rows, length, dtype=torch.bool)
+    clean = Sequences(torch.zeros(rows, length, dtype=torch.long), is_completion, is_completion)
+    states = EveryBlock(block, skew=skew).states(clean, 99, stream(0, "test"))
+    for start in range(0, length, block):
+        drawn = states.eligible[:, start : start + block].sum(1).bincount(minlength=block + 1)[1:] / rows
+        expected = ((torch.arange(block + 1) / block) ** skew).diff()
+        torch.testing.assert_close(drawn, expected, atol=0.02, rtol=0)

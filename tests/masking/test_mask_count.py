@@ -135,3 +135,38 @@ def test_subsets_of_one_size_are_equally_likely():
 def test_a_block_of_nothing_is_refused():
     with pytest.raises(ConfigError, match="block must be at least 1, got 0"):
         MaskCount(0)
+
+
+@pytest.mark.parametrize("block", [None, 4])
+def test_with_a_skew_the_masked_share_is_the_largest_of_uniform_draws(block):
+    length, rows, skew = 10, 4000, 3.0
+    clean = batch([length] * rows)
+    states = MaskCount(block, skew=skew).states(clean, MASK, stream(0, "test"))
+    size = block or length
+    for start in range(0, length, size):
+        stop = min(start + size, length)
+        # A block is drawn as often as without a skew, and has k masks with chance (k/B)^p - ((k-1)/B)^p.
+        own = (states.eligible[:, 2 + start : 2 + stop].sum(1)).bincount(minlength=stop - start + 1)
+        drawn = own[1:].double() / rows
+        counts = torch.arange(stop - start + 1) / (stop - start)
+        expected = (stop - start) / length * (counts**skew).diff()
+        torch.testing.assert_close(drawn, expected.double(), atol=0.02, rtol=0)
+
+
+def test_a_skew_keeps_blocks_that_end_early_and_completions_inside_a_block():
+    clean = batch([3, 7, 10])
+    for seed in range(50):
+        masking = MaskCount(4, in_columns=True, skew=2.0)
+        states = masking.states(clean, MASK, stream(seed, "test"))
+        even = MaskCount(4, in_columns=True).states(clean, MASK, stream(seed, "test"))
+        assert (states.eligible.sum(1) >= even.eligible.sum(1)).all()
+        columns = [torch.unique(row.nonzero().flatten() // 4) for row in states.eligible]
+        assert all(len(blocks) == 1 for blocks in columns)
+        assert [blocks.tolist() for blocks in columns] == [
+            torch.unique(row.nonzero().flatten() // 4).tolist() for row in even.eligible
+        ]
+
+
+def test_a_skew_of_zero_is_refused():
+    with pytest.raises(ConfigError, match="skew"):
+        MaskCount(skew=0.0)

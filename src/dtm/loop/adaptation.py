@@ -22,8 +22,8 @@ from dtm.evaluation.cost import HELD_OUT_INSTRUCTIONS
 from dtm.evaluation.evaluate import evaluate
 from dtm.loop.corpus import corpus_parts, corpus_shares, mixture_of, prefetched
 from dtm.loop.instructions import INSTRUCTIONS, held_out_instructions
-from dtm.loop.pretraining import Pretrainer
-from dtm.masking import EveryBlock, MaskCount, Masking
+from dtm.loop.pretraining import Masks, Pretrainer
+from dtm.masking import EveryBlock, MaskCount
 from dtm.models.placement import Placement
 from dtm.models.source import Source, as_diffusion, load_any
 from dtm.models.storage import save_hub
@@ -176,7 +176,7 @@ def new_adapter(
     )
 
 
-def adaptation_masks(config: AdaptConfig, eos_id: int) -> tuple[Masking, Masking]:
+def adaptation_masks(config: AdaptConfig, eos_id: int) -> tuple[Masks, Masks]:
     """Return the masks of most steps, and those of the last steps.
 
     With full attention: in any order, then in the decoder's blocks. With block-causal attention: in every

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from dtm.errors import DivergedError, require
 from dtm.loop.assembly import Assembly
 from dtm.loop.examples import Corpus, several, task_corpus
 from dtm.loop.state import load_optimizer, optimizer_tensors
-from dtm.masking import Masking
+from dtm.masking import EveryBlock, MaskCount
 from dtm.methods import mdm_loss
 from dtm.models.placement import Placement
 from dtm.models.transformer import Transformer
@@ -30,6 +31,7 @@ from dtm.runs.checkpoint import Checkpoint, load_latest, save_checkpoint, saved_
 from dtm.runs.events import Callback, Event
 from dtm.runs.interrupts import Interrupted
 
+Masks = MaskCount | EveryBlock
 REPORT_EVERY = 100
 """Steps between held-out bounds."""
 SAVE_EVERY = 300.0
@@ -45,7 +47,7 @@ class Pretrainer:
         self,
         model: Transformer,
         corpus: Corpus,
-        masks: tuple[Masking, Masking],
+        masks: tuple[Masks, Masks],
         settings: PretrainConfig,
         placement: Placement,
         *,
@@ -57,7 +59,10 @@ class Pretrainer:
         group: Group = ALONE,
         row_order: bool = False,
     ) -> None:
-        """Initialise; ``masks`` are those of most steps, and of the last steps (`PretrainConfig.settle`)."""
+        """Initialise; ``masks`` are those of most steps, and of the last steps (`PretrainConfig.settle`).
+
+        Training skews them (`PretrainConfig.mask_skew`); held-out bounds do not.
+        """
         self.settings, self.placement, self.device, self.seed = settings, placement, placement.device, seed
         self._usual, self._late = masks
         self.model, self.corpus = model.to(self.device), corpus
@@ -111,8 +116,8 @@ class Pretrainer:
         return self.group.by_first(lambda: time.perf_counter() - self._saved_at > SAVE_EVERY)
 
     @property
-    def masking(self) -> Masking:
-        """The masking of this step."""
+    def masking(self) -> Masks:
+        """The masking of this step, without skew."""
         settling = round(self.settings.settle * self.settings.steps)
         return self._late if self.step >= self.settings.steps - settling else self._usual
 
@@ -141,7 +146,8 @@ class Pretrainer:
         noise = stream(self.seed, "masks", self.step, device=self.device)
         for group in self.optimizer.param_groups:
             group["lr"] = settings.lr * cosine(self.step, settings.steps, settings.hold)
-        states = self.masking.states(batch, self.model.mask_id, noise)
+        masking = replace(self.masking, skew=settings.mask_skew)
+        states = masking.states(batch, self.model.mask_id, noise)
 
         def backward() -> list[Tensor]:
             losses = []
@@ -192,7 +198,7 @@ class Pretrainer:
         usable = self.placement.compiles and self.device.type == "cuda" and states.attention is None
         return usable and small and not states.doubled and self.model.recording is None
 
-    def bound(self, masks: Masking | None = None) -> float:
+    def bound(self, masks: Masks | None = None) -> float:
         """Return the evidence bound on held-out examples, in nats per sequence; by default, usual masks."""
         return sum(
             share * self._bound(examples, masks or self._usual)
@@ -210,7 +216,7 @@ class Pretrainer:
             {f"held_out_{name}": value for name, value in parts.items()} if len(parts) > 1 else {}
         )
 
-    def _bound(self, examples: Sequence[Sequences], masks: Masking) -> float:
+    def _bound(self, examples: Sequence[Sequences], masks: Masks) -> float:
         """Return the evidence bound on some examples.
 
         Compiled passes run with gradients as in training, since passes without would be compiled again.

@@ -36,9 +36,12 @@ class EveryBlock:
     """B, the block size of the model's attention."""
     end_id: int | None = None
     """If given, the blocks after the one in which this token first occurs are not trained on."""
+    skew: float = 1.0
+    """p: the masked share of a block is u^(1/p) with a uniform u, as in `MaskCount`."""
 
     def __post_init__(self) -> None:
         require(self.block >= 1, f"interpolant block must be at least 1, got {self.block}")
+        require(self.skew > 0, f"the skew of masks must be positive, got {self.skew:g}")
 
     def states(
         self, clean: Sequences, mask_id: int, generator: torch.Generator, update: int = 0
@@ -60,7 +63,12 @@ class EveryBlock:
         of_row, of_block = (noise(cells).argsort(dim) for dim in (0, 1))
         stratum = of_row + (of_block + noise(cells)) / cells[1]
         masked, weight = mask_blocks(
-            clean.is_completion, length, stratum / rows, noise((rows, width)), self.block, lead
+            clean.is_completion,
+            length,
+            (stratum / rows) ** (1 / self.skew),
+            noise((rows, width)),
+            self.block,
+            lead,
         )
         return MaskedStates(
             tokens=torch.where(masked, mask_id, clean.tokens),

@@ -8,6 +8,10 @@ where n picks a block and a number k of masked positions in it, and S is a unifo
 size: earlier blocks are clean, later ones fully masked, only S is scored. One block of the whole
 length is any-order; blocks of one are autoregressive. Sampling t instead and weighting by 1/(1 − t)
 estimates the same integral with infinite variance.
+
+With a skew p > 1 the masked share of a block is the largest of p uniform draws: more states are nearly fully
+masked, where an answer is decided. The loss is then no evidence bound, but every state has the same best
+prediction as before, so the minimiser does not change.
 """
 
 from __future__ import annotations
@@ -46,8 +50,11 @@ class MaskCount:
     in_columns: bool = False
     """Whether blocks are counted in columns of a row, as in block-causal attention, so that a completion may
     start inside a block. Else the first block starts with the completion."""
+    skew: float = 1.0
+    """p: the masked share of a block is u^(1/p) with a uniform u; 1: every mask count is equally likely."""
 
     def __post_init__(self) -> None:
+        require(self.skew > 0, f"the skew of masks must be positive, got {self.skew:g}")
         require(
             self.block is None or self.block >= 1, f"interpolant block must be at least 1, got {self.block}"
         )
@@ -64,7 +71,8 @@ class MaskCount:
         length, lead = self.trained_length(clean), self._lead(clean)
         stratum = torch.randperm(rows, generator=generator, device=device)
         jitter = torch.rand(rows, generator=generator, device=device)
-        cell = lead + ((stratum + jitter) / rows * length).long().clamp(max=length - 1)
+        place = self._skewed((stratum + jitter) / rows * length, lead, clean.is_completion.sum(1))
+        cell = lead + place.long().clamp(max=length - 1)
         order = torch.rand(clean.tokens.shape, generator=generator, device=device)
         masked, eligible, count = mask_cells(clean.is_completion, cell, order, self.block, lead)
         return MaskedStates(
@@ -88,6 +96,18 @@ class MaskCount:
         index = clean.is_completion.long().cumsum(1) - 1
         first, lead = torch.where(ends, index, length[:, None]).amin(1), self._lead(clean)
         return torch.minimum(((first + lead) // self.block + 1) * self.block - lead, length)
+
+    def _skewed(
+        self, place: Float[Tensor, " B"], lead: Int[Tensor, " B"], length: Int[Tensor, " B"]
+    ) -> Float[Tensor, " B"]:
+        """Move places within their blocks: the mask count is the distance to the end of the block."""
+        if self.skew == 1:
+            return place
+        start, stop = torch.zeros_like(length), length
+        if self.block is not None:
+            begin = (place.long() + lead) // self.block * self.block - lead
+            start, stop = begin.clamp(min=0), torch.minimum(begin + self.block, length)
+        return stop - (stop - start) * ((stop - place) / (stop - start)) ** (1 / self.skew)
 
     def _lead(self, clean: Sequences) -> Int[Tensor, " B"]:
         return leads(clean.is_completion, self.block if self.in_columns else None)

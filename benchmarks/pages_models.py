@@ -1,0 +1,78 @@
+"""The tables of models and processes: families at their real shapes, and one run on two processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Found = Mapping[str, Any]
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+CASES = {
+    "sdar-8b-block-4": "SDAR-8B, blocks of 4",
+    "sdar-8b-block-32": "SDAR-8B, blocks of 32",
+    "llada2.0-mini": "LLaDA2.0-mini, blocks of 32",
+}
+
+
+def rollouts(found: Found, llada: Found) -> Table:
+    """Rollouts per second with the exact prefix cache, beside LLaDA-8B's without and with an audited one."""
+    rows = [
+        [
+            CASES[name],
+            "exact",
+            *_rate(case, "rollouts", "rollouts_share_of_limit"),
+            _peak(case, "rollouts"),
+        ]
+        for name, case in found["cases"].items()
+        if "rollouts_per_s" in case
+    ]
+    for kind, label in (("exact", "none: exact"), ("cached", "block cache, audited")):
+        rate, limit = llada[f"{kind}_rollouts_per_s"], llada[f"{kind}_rollouts_per_s_floor"]
+        rows.append(["LLaDA-8B", label, f"{rate:.3g}", f"{limit:.3g}", f"{rate / limit:.0%}", ""])
+    return ["model", "cache", "rollouts per second", "limit", "share", "peak GiB (estimate)"], rows
+
+
+def updates(found: Found) -> Table:
+    """Rows of LoRA updates per second, with masks in one block or in every block."""
+    parts = {"": "one block", "every_block_": "every block"}
+    rows = [
+        [
+            CASES[name],
+            label,
+            *_rate(case, f"{prefix}rows", f"{prefix}rows_share_of_limit"),
+            _peak(case, f"{prefix}updates"),
+        ]
+        for name, case in found["cases"].items()
+        for prefix, label in parts.items()
+        if f"{prefix}rows_per_s" in case
+    ]
+    return ["model", "masks in", "rows per second", "limit", "share", "peak GiB (estimate)"], rows
+
+
+def _rate(case: Found, what: str, share: str) -> tuple[str, str, str]:
+    """A rate, its limit, and the share of it."""
+    return f"{case[f'{what}_per_s']:.3g}", f"{case[f'{what}_per_s_limit']:.3g}", f"{case[share]:.0%}"
+
+
+def _peak(case: Found, part: str) -> str:
+    """A measured peak of memory, and the estimate."""
+    return f"{case[f'{part}_peak_gib']:.1f} ({case[f'{part}_estimate_gib']:.1f})"
+
+
+def processes(found: Found) -> Table:
+    """The same run on one and on two processes of one GPU."""
+    rows = [
+        [
+            name,
+            *(f"{case[number]['seconds_per_step'] * 1e3:.0f}" for number in ("1", "2")),
+            f"{case['loss_difference']:.1e}",
+            "yes" if case["equal_rewards"] else "no",
+            *(
+                f"{case[number]['peak_gib']:.2f} ({case[number]['estimate_gib']:.2f})"
+                for number in ("1", "2")
+            ),
+        ]
+        for name, case in found["cases"].items()
+    ]
+    head = ["", "ms per step, one process", "two", "largest difference of a loss", "equal rewards"]
+    return [*head, "peak GiB of one process (estimate)", "of each of two"], rows

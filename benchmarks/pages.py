@@ -330,6 +330,7 @@ TABLES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
         for part in (pages_maze.bases, pages_maze.default, pages_maze.controls, pages_maze.paper)
     },
     "maze-validation": (("maze/validation.json",), _study(pages_maze.validation)),
+    "maze-exact": (("maze/exact.json", "maze/summary.json"), pages_maze.exact),
     "maze-speed": (("maze/speed.json",), _study(pages_maze.speed)),
     "puzzles-tuned": (("sudoku-mini.json", "countdown-mini.json"), _study(pages_puzzles.tuned)),
     **{

@@ -340,7 +340,10 @@ TABLES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
         )
         for part in (pages_puzzles.step, pages_puzzles.masks, pages_puzzles.controls)
     },
-    "speed-rates": (("llada8b.json",), _study(pages_speed.rates)),
+    **{
+        f"speed-{part.__name__}": (("llada8b.json",), _study(part))
+        for part in (pages_speed.rates, pages_speed.switches, pages_speed.phase)
+    },
     "speed-fp8": (("audit-fp8.json",), _study(pages_speed.fp8)),
     "study-rates": (("compare/countdown-tokens.json",), _study(pages_study.rates)),
     "study-seconds": (("compare/sudoku-seconds.json",), _study(pages_study.seconds)),

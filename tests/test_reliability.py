@@ -108,6 +108,15 @@ def test_no_table_of_results_is_typed(pages):
         assert page.name == "decisions.md" or not typed, f"{page}: {typed}"
 
 
+def test_no_result_in_a_sentence_is_typed(pages):
+    """A number with three decimals was measured, except for a setting of the mazes' decoder."""
+    for page in pages.PAGES:
+        text = pages.BLOCK.sub("", (ROOT / page).read_text(encoding="utf-8"))
+        text = pages.pages_values.VALUE.sub("", text)
+        typed = re.findall(r"(?<![\w.])\d\.\d{3}(?![\d.])", text)
+        assert set(typed) <= {"0.999"}, f"{page}: {typed}"
+
+
 def test_no_kill_cost_more_than_promised():
     rows = measured("kills")
     assert set(rows) == {"train", "pretrain", "adapt", "compare", "sweep"}

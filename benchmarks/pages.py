@@ -1,4 +1,4 @@
-"""Fill the tables of a page from results, so that no number is typed.
+"""Fill the tables and sentences of a page from results, so that no number is typed.
 
 A page has blocks, named in `TABLES`. What stands between the two comments is replaced:
 
@@ -6,7 +6,8 @@ A page has blocks, named in `TABLES`. What stands between the two comments is re
     …
     <!-- end -->
 
-A block from a result that `dtm results check` calls old ends with the reason.
+A block from a result that `dtm results check` calls old ends with the reason. Single values inside sentences
+are filled by `pages_values`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import pages_models
 import pages_puzzles
 import pages_speed
 import pages_study
+import pages_values
 from dtm.writing import write_text
 
 BLOCK = re.compile(r"(<!-- filled: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -30,12 +32,12 @@ Found = Mapping[str, Any]
 
 
 def fill(page: Path, results: Path) -> None:
-    """Write the blocks of a page anew."""
-    write_text(page, filled(page.read_text(encoding="utf-8"), results))
+    """Write the blocks and values of a page anew."""
+    write_text(page, filled(page.read_text(encoding="utf-8"), results, page.name))
 
 
-def filled(text: str, results: Path) -> str:
-    """The text with its blocks as the results say."""
+def filled(text: str, results: Path, page: str = "text") -> str:
+    """The text with its blocks and values as the results say; `page` is its name in errors."""
 
     def block(match: re.Match[str]) -> str:
         files, render = TABLES[match[2]]
@@ -47,7 +49,7 @@ def filled(text: str, results: Path) -> str:
         is_table = shown.splitlines()[-1].startswith("|")  # which would take the note as its next row
         return f"{match[1]}{shown}{chr(10) if note and is_table else ''}{note}{match[3]}"
 
-    return BLOCK.sub(block, text)
+    return pages_values.with_values(BLOCK.sub(block, text), results, page)
 
 
 def _old(results: Path, files: Iterable[str]) -> str:
@@ -337,6 +339,7 @@ TABLES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
         for part in (pages_maze.bases, pages_maze.default, pages_maze.controls, pages_maze.paper)
     },
     "maze-validation": (("maze/validation.json",), _study(pages_maze.validation)),
+    "maze-exact": (("maze/exact.json", "maze/summary.json"), pages_maze.exact),
     "maze-speed": (("maze/speed.json",), _study(pages_maze.speed)),
     "puzzles-tuned": (("sudoku-mini.json", "countdown-mini.json"), _study(pages_puzzles.tuned)),
     **{
@@ -346,7 +349,10 @@ TABLES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
         )
         for part in (pages_puzzles.step, pages_puzzles.masks, pages_puzzles.controls)
     },
-    "speed-rates": (("llada8b.json",), _study(pages_speed.rates)),
+    **{
+        f"speed-{part.__name__}": (("llada8b.json",), _study(part))
+        for part in (pages_speed.rates, pages_speed.switches, pages_speed.phase)
+    },
     "speed-fp8": (("audit-fp8.json",), _study(pages_speed.fp8)),
     "study-rates": (("compare/countdown-tokens.json",), _study(pages_study.rates)),
     "study-seconds": (("compare/sudoku-seconds.json",), _study(pages_study.seconds)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,6 +52,27 @@ def validation(found: Found) -> Table:
     names = {"gap_closed": "gap", "valid": "valid", "coverage_ratio": "coverage ratio"}
     rows = [[label, *(f"{row[name]['mean']:.3f}" for row in found["rows"])] for name, label in names.items()]
     return ["a", *(f"{row['tilt']:g}" for row in found["rows"])], rows
+
+
+def exact(corpus: Found, found: Found) -> str:
+    """Tilts at which the law of the corpus has the reward and the gap of the default recipe, as sentences."""
+    tuned, laws = found["rows"][0], corpus["rows"]
+    at = [_between(laws, name, tuned[name]["mean"], "tilt") for name in ("reward", "gap_closed")]
+    kept = [_between(laws, "tilt", tilt, "coverage_8") / laws[0]["coverage_8"] for tilt in at]
+    return (
+        f"Its paths are all valid, and their mean reward is {laws[0]['reward']:.3f} instead of the base's "
+        f"{tuned['base']['reward']:.3f}.\n"
+        f"An exact tilt of this law, from {corpus['paths']} paths per pair, has the tuned model's reward at "
+        f"a = {at[0]:.1f} and its gap\nat a = {at[1]:.1f}. There it keeps {kept[0]:.3f} and {kept[1]:.3f} of "
+        f"its coverage; the tuned model keeps {tuned['coverage_ratio']['mean']:.3f}.\n"
+    )
+
+
+def _between(laws: Sequence[Found], name: str, value: float, wanted: str) -> float:
+    """The wanted measure where another one has a value, linear between the laws."""
+    low, high = next(pair for pair in itertools.pairwise(laws) if pair[0][name] <= value <= pair[1][name])
+    share = (value - low[name]) / (high[name] - low[name])
+    return float(low[wanted] + share * (high[wanted] - low[wanted]))
 
 
 def controls(found: Found) -> Table:

@@ -1,4 +1,4 @@
-"""The tables of docs/speed.md: rates at LLaDA-8B's shape, and the audit of eight bits."""
+"""The tables of docs/speed.md: rates and variants at LLaDA-8B's shape, and the audit of eight bits."""
 
 from __future__ import annotations
 
@@ -60,6 +60,33 @@ def rates(found: Found) -> Table:
             ]
         )
     return ["per second", "measured", "floor", "target", "released code"], rows
+
+
+def switches(found: Found) -> Table:
+    """Milliseconds of a pass with variants of its operations."""
+    labels = {
+        "fused products": "default",
+        "separate products": "separate products instead of fused ones",
+        "fused products, sums apart": "sums out of place instead of in place",
+        "fused products, flash attention": "flash attention instead of cuDNN's",
+        "eight bits": "eight bits",
+    }
+    rows = [
+        [label, *(f"{found['switches'][name][part]:,.0f}" for part in ("window_ms", "full_ms"))]
+        for name, label in labels.items()
+    ]
+    return ["milliseconds of a pass", "128 windows of 32", "whole rows"], rows
+
+
+def phase(found: Found) -> Table:
+    """The computed time of the paper's Countdown phase."""
+    labels = {"exact": "exact rollouts", "cached, ragged": "cached and ragged rollouts"}
+    rows = []
+    for name, label in labels.items():
+        made = found["countdown_phase"][name]
+        shares = (f"{made['shares'][part]:.0%}" for part in ("rollouts", "training"))
+        rows.append([label, f"{made['seconds'] / 3600:.1f}", *shares])
+    return ["computed, not measured", "hours", "of which rollouts", "updates"], rows
 
 
 def fp8(found: Found) -> Table:

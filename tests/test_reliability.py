@@ -33,7 +33,8 @@ def test_pages_are_filled_from_the_results(pages):
     seen = []
     for page in pages.PAGES:
         text = (ROOT / page).read_text(encoding="utf-8")
-        assert pages.filled(text, ROOT / "results") == text, "run `python benchmarks/reliability.py pages`"
+        current = pages.filled(text, ROOT / "results", page)
+        assert current == text, f"{page} is old: run `python benchmarks/reliability.py pages`"
         seen += [match[2] for match in pages.BLOCK.finditer(text)]
     assert sorted(seen) == sorted(pages.TABLES)
 
@@ -66,12 +67,54 @@ def test_a_block_from_an_old_result_says_so(pages, tmp_path):
     assert "Old" not in pages.filled(empty, tmp_path)
 
 
+def test_a_value_in_a_sentence_is_replaced(pages, tmp_path):
+    found = {"rows": [{"full pass": {"r": -0.1284}}], "minutes": 1234.5}
+    (tmp_path / "a.json").write_text(json.dumps(found))
+    text = "r = <!--= a.json rows.0.full pass.r .2f -->9<!--/--> in <!--= a.json minutes ,.0f --><!--/--> min"
+    now = pages.filled(text, tmp_path)
+    assert re.sub(r"<!--.*?-->", "", now) == "r = −0.13 in 1,234 min"
+    assert pages.filled(now, tmp_path) == now
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a <!--= b.json rate .2f -->1<!--/-->", r"speed\.md: results have no file b\.json.*rate"),
+        ("a <!--= a.json rows.3.mean .2f -->1<!--/-->", r"speed\.md: a\.json has no rows\.3\.mean"),
+        ("a <!--= a.json rows.0.median .2f -->1<!--/-->", r"speed\.md: a\.json has no rows\.0\.median"),
+        ("a <!--= a.json rows .2f -->1<!--/-->", r"speed\.md: rows of a\.json cannot be shown as \.2f"),
+        ("a <!--= a.json rate -->1<!--/-->", r"speed\.md: not a value: a <!--= a\.json rate"),
+        ("a <!--= a.json rate .2f -->1", r"speed\.md: not a value"),
+        ("a\n- <!--= a.json rate .2f -->1<!--/-->", r"speed\.md: a line must not open with a value"),
+    ],
+)
+def test_a_value_that_cannot_be_filled_is_an_error_with_page_and_path(pages, tmp_path, text, message):
+    (tmp_path / "a.json").write_text(json.dumps({"rate": 2.0, "rows": [{"mean": 1.0}]}))
+    with pytest.raises(LookupError, match=message):
+        pages.filled(text, tmp_path, "speed.md")
+
+
+def test_values_are_only_on_pages_that_are_filled(pages):
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        name = page.relative_to(ROOT).as_posix()
+        assert name in pages.PAGES or "<!--=" not in page.read_text(encoding="utf-8"), name
+
+
 def test_no_table_of_results_is_typed(pages):
     """A cell that opens with three decimals was measured; history in decisions.md stays as it was written."""
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         text = pages.BLOCK.sub("", page.read_text(encoding="utf-8"))
         typed = re.findall(r"^\|.*\|\s*\**[−+-]?\d+\.\d{3}\b.*$", text, re.MULTILINE)
         assert page.name == "decisions.md" or not typed, f"{page}: {typed}"
+
+
+def test_no_result_in_a_sentence_is_typed(pages):
+    """A number with three decimals was measured, except for a setting of the mazes' decoder."""
+    for page in pages.PAGES:
+        text = pages.BLOCK.sub("", (ROOT / page).read_text(encoding="utf-8"))
+        text = pages.pages_values.VALUE.sub("", text)
+        typed = re.findall(r"(?<![\w.])\d\.\d{3}(?![\d.])", text)
+        assert set(typed) <= {"0.999"}, f"{page}: {typed}"
 
 
 def test_no_kill_cost_more_than_promised():

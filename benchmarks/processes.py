@@ -35,7 +35,7 @@ from study import provenance, publish
 
 RESULTS = Path(__file__).parents[1] / "results" / "processes.json"
 PROCESSES = (1, 2)
-Changes = Mapping[str, Mapping[str, Any]]
+Changes = Mapping[str, Any]
 CASES: dict[str, Changes] = {
     "all weights": {},
     "adapters": {"adapter": {"rank": 16}},
@@ -69,7 +69,7 @@ def reward(prompts: Sequence[Any], completions: Sequence[Sequence[Any]], **colum
 
 def configured(base: Path, sizes: Changes, case: str) -> RunConfig:
     """The configuration of a case; its base is made on first use."""
-    config = update(dtm.recipe("maze-small"), sizes, "sizes")
+    config = update(dtm.recipe("maze-small"), {"device": "auto", **sizes}, "sizes")
     if not base.is_dir():
         dtm.save_model(assemble(config).new_model(), base)
     own = {"function": f"{Path(__file__).resolve()}:reward", "low": 0.0, "high": 1.0}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -115,6 +118,35 @@ def test_a_pass_on_a_gpu_is_that_on_the_cpu_with_gradients(compiled):
         found[device] = log_pi.detach().float().cpu(), gradient.float().cpu()
     for ours, theirs in zip(found["cuda"], found["cpu"], strict=True):
         torch.testing.assert_close(ours, theirs, atol=5e-2, rtol=5e-2)
+
+
+TRACED = """
+import functools
+import torch
+from torch._dynamo.utils import counters
+from dtm.models import Transformer, TransformerConfig, transformer
+from dtm.models.routing import Experts
+
+backend = functools.partial(torch.compile, backend="eager", dynamic=True)
+transformer.fused = functools.cache(backend)
+experts = Experts(count=6, active=2, width=16, layers=(0, 1), shared=8)
+shape = TransformerConfig(
+    vocab_size=11, mask_id=10, eos_id=0, width=32, layers=2, heads=4, ffn=48, experts=experts
+)
+plain, traced = (Transformer(shape, torch.Generator().manual_seed(0)) for _ in range(2))
+traced.compile_blocks()
+for rows in (2, 5):
+    tokens = torch.arange(8).repeat(rows, 1)
+    torch.testing.assert_close(traced.hidden(tokens), plain.hidden(tokens))
+breaks = counters["graph_break"]
+print(len(breaks), sum("Stack.forward" in reason for reason in breaks))
+"""
+
+
+def test_compiled_mixtures_leave_the_products_alone_to_eager_code():
+    """In a process of its own, for the annotations that are checked in tests cannot be traced."""
+    done = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["1", "1"], done.stderr
 
 
 def test_a_mixture_is_the_weighted_sum_of_the_chosen_experts():

@@ -109,21 +109,22 @@ class Mixture(nn.Module):
             scores = F.linear(x.flatten(0, -2).to(precise), self.router.weight.to(precise))
             weights, chosen = route(scores, self.bias, self.experts)
             order = chosen.flatten().argsort(stable=True)
+            place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=x.device))
             ends = _counts(chosen.flatten(), self.experts.count).cumsum(0)
             rows = tokens[order // count]
             inner = F.silu(self.gate(rows, ends)) * self.up(rows, ends)
-            made = self.down(inner, ends)[order.argsort()].unflatten(0, (-1, count))
+            made = self.down(inner, ends)[place].unflatten(0, (-1, count))
             return (made * weights[..., None].to(made.dtype)).sum(1).view(x.shape)
 
 
 @cache
 def exclude_from_compilation() -> None:
-    """Run mixtures eagerly in compiled models: sizes depend on the routing, which would be compiled in.
+    """Run the products of experts eagerly in compiled models: their sizes depend on the routing.
 
-    Called before anything is compiled, and not as a decorator: that would load the compiler, which takes a
-    second, in every process.
+    The compiler fuses what lies between the products. Called before anything is compiled, and not as a
+    decorator: that would load the compiler, which takes a second, in every process.
     """
-    Mixture.forward = torch.compiler.disable(Mixture.forward)  # type: ignore[method-assign]
+    Stack.forward = torch.compiler.disable(Stack.forward)  # type: ignore[method-assign]
 
 
 def _counts(chosen: Int[Tensor, " S"], experts: int) -> Int[Tensor, " E"]:

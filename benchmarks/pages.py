@@ -360,10 +360,13 @@ TABLES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
         ("block-causal.json",),
         lambda found: f"{_study(pages_study.block_causal)(found)}\n{_source(found)}",
     ),
-    "families-rollouts": (("families.json", "llada8b.json"), _study(pages_models.rollouts)),
+    "families-rollouts": (
+        ("families.json", "families-llada2.json", "llada8b.json"),
+        _study(pages_models.rollouts),
+    ),
     "families-updates": (
-        ("families.json",),
-        lambda found: f"{_study(pages_models.updates)(found)}\n{_source(found)}",
+        ("families.json", "families-llada2.json"),
+        lambda found, own: f"{_study(pages_models.updates)(found, own)}\n{_source(found)}{_source(own)}",
     ),
     "processes": (
         ("processes.json",),

@@ -14,7 +14,7 @@ CASES = {
 }
 
 
-def rollouts(found: Found, llada: Found) -> Table:
+def rollouts(found: Found, own: Found, llada: Found) -> Table:
     """Rollouts per second with the exact prefix cache, beside LLaDA-8B's without and with an audited one."""
     rows = [
         [
@@ -23,7 +23,7 @@ def rollouts(found: Found, llada: Found) -> Table:
             *_rate(case, "rollouts", "rollouts_share_of_limit"),
             _peak(case, "rollouts"),
         ]
-        for name, case in found["cases"].items()
+        for name, case in {**found["cases"], **own["cases"]}.items()
         if "rollouts_per_s" in case
     ]
     for kind, label in (("exact", "none: exact"), ("cached", "block cache, audited")):
@@ -32,7 +32,7 @@ def rollouts(found: Found, llada: Found) -> Table:
     return ["model", "cache", "rollouts per second", "limit", "share", "peak GiB (estimate)"], rows
 
 
-def updates(found: Found) -> Table:
+def updates(found: Found, own: Found) -> Table:
     """Rows of LoRA updates per second, with masks in one block or in every block."""
     parts = {"": "one block", "every_block_": "every block"}
     rows = [
@@ -42,7 +42,7 @@ def updates(found: Found) -> Table:
             *_rate(case, f"{prefix}rows", f"{prefix}rows_share_of_limit"),
             _peak(case, f"{prefix}updates"),
         ]
-        for name, case in found["cases"].items()
+        for name, case in {**found["cases"], **own["cases"]}.items()
         for prefix, label in parts.items()
         if f"{prefix}rows_per_s" in case
     ]

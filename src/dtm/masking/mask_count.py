@@ -113,6 +113,15 @@ class MaskCount:
         return leads(clean.is_completion, self.block if self.in_columns else None)
 
 
+def mean_count(block: int, skew: float) -> float:
+    """Return the mean number of masked positions of a block: E⌈B u^(1/p)⌉ = B − Σ_{k<B} (k/B)^p.
+
+    >>> mean_count(32, 1.0), round(mean_count(32, 2.0), 2)
+    (16.5, 21.84)
+    """
+    return block - sum((count / block) ** skew for count in range(1, block))
+
+
 def mask_cells(
     is_completion: Bool[Tensor, "B L"],
     cell: Int[Tensor, " B"],

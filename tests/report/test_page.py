@@ -6,6 +6,7 @@ import json
 import re
 import time
 import warnings
+from dataclasses import replace
 
 import pytest
 from page_runs import HOSTILE, SPENT, rows_of, write_run
@@ -16,7 +17,7 @@ from dtm.config import RunConfig
 from dtm.errors import DtmError, DtmWarning
 from dtm.report.page import write
 from dtm.report.page.curves import thinned
-from dtm.report.page.data import LEVELS, SAMPLES, Subject, page_data
+from dtm.report.page.data import LEVELS, SAMPLES, Subject, facts, page_data
 from dtm.report.page.samples import Evaluated, histogram, moved, spread_out, stratified
 from dtm.runs.events import Event
 from dtm.runs.folder import RunFolder
@@ -46,6 +47,13 @@ def test_a_finished_run_has_a_page_with_its_curves_samples_and_movie(finished):
     table = found["tables"]["evaluation"]
     inside = zip(table["reward_low"], table["reward"], table["reward_high"], strict=True)
     assert all(low <= mean <= high for low, mean, high in inside)
+
+
+def test_a_page_does_not_tell_the_folders_of_the_machine(finished):
+    config = finished.config
+    config = replace(config, model=replace(config.model, base="/somewhere/private/first/model"))
+    assert dict(facts(finished.folder, config, {}, {}))["Base"] == "first/model"
+    assert str(finished.path.parent) not in finished.folder.page.read_text("utf-8")
 
 
 def test_a_run_of_an_earlier_release_has_a_page_without_a_movie(tmp_path):

@@ -11,6 +11,7 @@ from dtm.config import RunConfig
 from dtm.config.budget import SPENT
 from dtm.errors import CheckpointError, DtmWarning, require
 from dtm.evaluation.reveals import as_text
+from dtm.report.card import without_folders
 from dtm.report.page.advice import advice
 from dtm.report.page.curves import charts, is_number, tables
 from dtm.report.page.drawings import drawing, scene
@@ -147,7 +148,7 @@ def facts(
         "Recipe": config.recipe,
         "Task": config.task.kind,
         "Method": f"{config.method.name} ({fields})" if fields else config.method.name,
-        "Base": config.model.base,
+        "Base": None if config.model.base is None else without_folders(config.model.base),
         "Seed": config.seed,
         "Command": started.get("command"),
         "Machine": started.get("gpu") or started.get("processor"),

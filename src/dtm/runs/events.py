@@ -107,14 +107,6 @@ def read_events(path: Path, kind: str) -> list[dict[str, Any]]:
     return [row for row in newest_first(path) if row["event"] == kind][::-1]
 
 
-def read_all_events(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """Read the rows of every kind, as `read_events` does."""
-    kinds: dict[str, list[dict[str, Any]]] = {}
-    for row in reversed(list(newest_first(path))):
-        kinds.setdefault(str(row["event"]), []).append(row)
-    return kinds
-
-
 def newest_first(path: Path, end: int | None = None, warn: bool = True) -> Iterator[dict[str, Any]]:
     """Read the rows of a log from its last to its first, in bounded memory; skip damaged lines.
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
+import tracemalloc
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -18,8 +21,9 @@ from dtm.errors import DtmError, DtmWarning
 from dtm.report.page import write
 from dtm.report.page.curves import thinned
 from dtm.report.page.data import LEVELS, SAMPLES, Subject, facts, page_data
+from dtm.report.page.log import Log
 from dtm.report.page.samples import Evaluated, histogram, moved, spread_out, stratified
-from dtm.runs.events import Event
+from dtm.runs.events import Event, JsonLines, SampleFiles
 from dtm.runs.folder import RunFolder
 from dtm.runs.interrupts import Interrupted
 
@@ -52,7 +56,7 @@ def test_a_finished_run_has_a_page_with_its_curves_samples_and_movie(finished):
 def test_a_page_does_not_tell_the_folders_of_the_machine(finished):
     config = finished.config
     config = replace(config, model=replace(config.model, base="/somewhere/private/first/model"))
-    assert dict(facts(finished.folder, config, {}, {}))["Base"] == "first/model"
+    assert dict(facts(finished.folder, config, Log.of([]), {}))["Base"] == "first/model"
     assert str(finished.path.parent) not in finished.folder.page.read_text("utf-8")
 
 
@@ -208,6 +212,55 @@ def test_a_page_waits_until_it_takes_less_than_a_hundredth_of_the_time(tmp_path,
         page(Event("samples", second, {}))
         page(Event("step", second, {}))
     assert written == [0.0, 51.0, 102.0, 153.0]
+
+
+def peak_of(act: Callable[[], None]) -> int:
+    """The most memory that was traced during an act, above that before it."""
+    tracemalloc.start()
+    act()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def test_the_memory_for_a_page_does_not_grow_with_the_run(tmp_path):
+    folder = write_run(tmp_path / "run", [rows_of(["a", "b"], [0.0, 1.0])])
+    page = write.RunPage(folder)
+    writers = [JsonLines(folder.metrics), SampleFiles(folder.samples)]
+
+    def emit(kind, step, **values):
+        for writer in writers:
+            writer(Event(kind, step, {"tilt": float(step), **values, **SPENT}))
+
+    def train(begin, end):
+        drawn = {"prompts": [[1], [2]], "completions": [[3], [4]], "rewards": [0.0, 1.0]}
+        for step in range(begin, end):
+            emit("rollouts", step, reward=0.5, per_second=9.0, skipped=0)
+            emit("step", step, loss=1 / step, ess=0.5, grad_norm=0.1, lr=0.1)
+            emit("phase", step, phase=step, h=1.0, steps=1, ess=0.5, absorbed=None, cause="few: raise it")
+            emit("evaluation", step, reward=0.5, valid=1.0)
+            emit("samples", step, **drawn)
+
+    train(21, 420)  # beyond the points of a curve
+    early = peak_of(page.write)
+    train(420, 1620)
+    late = peak_of(page.write)
+    assert late < 1.25 * early
+    found = data_in(folder.page.read_text("utf-8"))["runs"][0]
+    assert found["tables"]["step"]["step"][-1] == 1619
+    assert found["samples"]["total"] == 2 + 2 * (1620 - 21)
+    assert not page.has_failed
+
+
+def test_curves_have_the_means_of_the_whole_log(tmp_path):
+    folder = write_run(tmp_path / "run", [rows_of(["a", "b"], [0.0, 1.0])] * 2, steps=1000)
+    rows = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    losses = [row["loss"] for row in rows if row["event"] == "step"]
+    edges = [round(place * 1000 / 300) for place in range(301)]
+    means = [sum(losses[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+    table = only_run(folder)["tables"]["step"]
+    assert table["step"] == edges[1:]
+    assert table["loss"] == pytest.approx(means, rel=1e-5)
 
 
 def test_runs_are_grouped_by_the_settings_that_differ(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from dtm.config import MazeConfig, MiniConfig, RunConfig
 from dtm.report.page.advice import advice
 from dtm.report.page.drawings import drawing, scene
+from dtm.report.page.log import WARNINGS, Log
 
 
 def test_a_sudoku_is_drawn_with_the_cells_that_break_a_rule():
@@ -65,18 +66,18 @@ def test_warnings_come_with_a_remedy():
         "absorbed": 0.2,
         "cause": "the buffer is small: raise --replay.prompts",
     }
-    evaluations = [{"distinct": 0.9, "valid": 0.99}, {"distinct": 0.2, "valid": 0.8}]
     events = {
         "phase": [phase, {**phase, "cause": None, "ess": 0.001}],
         "audit": [{"falls_back": "the mean reward is off"}],
         "rollouts": [{"skipped": 3}, {"skipped": 0}],
-        "evaluation": evaluations,
+        "evaluation": [{"distinct": 0.9, "valid": 0.99}, {"distinct": 0.2, "valid": 0.8}],
     }
+    log = Log.of([{"event": kind, "step": 4, **row} for kind, rows in events.items() for row in rows])
     summary = {
         "too_long": {"train": 5},
         "outcome": {"kind": "not absorbed", "text": "moved. Raise --optimizer.lr"},
     }
-    found = advice(events, summary)
+    found = advice(log, summary)
     assert all(one["fix"] for one in found)
     assert [one["what"].split()[0] for one in found] == [
         *("The", "Phase", "Phase", "Rollouts", "The", "5", "Diversity", "Fewer")
@@ -85,4 +86,15 @@ def test_warnings_come_with_a_remedy():
         "what": "Phase 2 absorbed 20% of its tilt: the buffer is small.",
         "fix": "raise --replay.prompts",
     }
-    assert advice({}, {}) == []
+    assert advice(Log.of([]), {}) == []
+
+
+def test_of_many_phases_with_a_warning_the_latest_are_listed_and_the_others_counted():
+    phases = [
+        {"event": "phase", "step": k, "phase": k, "tilt": float(k), "cause": "few prompts: raise it"}
+        for k in range(1000)
+    ]
+    found = [one["what"] for one in advice(Log.of(phases), {})]
+    assert len(found) == WARNINGS + 1
+    assert [found[0].split()[1], found[-2].split()[1]] == ["981", "1000"]
+    assert found[-1] == "980 phases before phase 981 have such warnings too."

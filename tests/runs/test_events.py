@@ -9,7 +9,8 @@ import math
 import pytest
 
 from dtm.errors import DtmWarning, StorageError
-from dtm.runs.events import Event, JsonLines, SampleFiles, read_events
+from dtm.runs import events
+from dtm.runs.events import Event, JsonLines, SampleFiles, newest_first, read_events
 
 
 @pytest.fixture
@@ -89,6 +90,23 @@ def test_repeated_steps_count_once_the_last_time(path):
     write(path, 2, 3, 4, loss=2.0)
     rows = read_events(path, "step")
     assert [(row["step"], row["loss"]) for row in rows] == [(1, 1.0), (2, 2.0), (3, 2.0), (4, 2.0)]
+
+
+def test_steps_of_a_stopped_attempt_that_are_not_yet_repeated_are_left_out(path):
+    write(path, 1, 2, 3, 4, 5, loss=1.0)
+    write(path, 3, loss=2.0)
+    assert [(row["step"], row["loss"]) for row in read_events(path, "step")] == [(1, 1.0), (2, 1.0), (3, 2.0)]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7, 50, 1000])
+def test_a_log_is_read_backwards_in_parts_of_any_size(chunk, path, monkeypatch):
+    monkeypatch.setattr(events, "CHUNK", chunk)
+    write(path, 1, 2, 3, 4)
+    end = path.stat().st_size
+    path.write_text(path.read_text() + '{"event": "step", "st')
+    write(path, 5)
+    assert [row["step"] for row in newest_first(path)] == [5, 4, 3, 2, 1]
+    assert [row["step"] for row in newest_first(path, end)] == [4, 3, 2, 1]
 
 
 def test_evaluations_of_two_tilts_at_one_step_both_count(path):

@@ -33,6 +33,8 @@ Callback = Callable[[Event], None]
 """Anything that can be called with an event; ``callbacks=[print]`` works."""
 Emit = Callable[..., None]
 """Function that sends an event, of a kind and with named values, to every callback."""
+CHUNK = 1 << 16
+"""Bytes that are read at once from the end of a log."""
 
 
 class Callbacks:
@@ -101,16 +103,39 @@ class JsonLines:
 
 
 def read_events(path: Path, kind: str) -> list[dict[str, Any]]:
-    """Read the rows of one kind, in order. Of steps repeated after a resume only the last are returned."""
-    return read_all_events(path).get(kind, [])
+    """Read the rows of one kind, in order, without those that were repeated after a resume."""
+    return [row for row in newest_first(path) if row["event"] == kind][::-1]
 
 
-def read_all_events(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """Read the rows of every kind, as `read_events` does."""
-    kinds: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {}
-    for row in read_lines(path, ("event", "step")):
-        kinds.setdefault(str(row["event"]), {})[(row["step"], row.get("tilt"))] = row
-    return {kind: list(rows.values()) for kind, rows in kinds.items()}
+def newest_first(path: Path, end: int | None = None, warn: bool = True) -> Iterator[dict[str, Any]]:
+    """Read the rows of a log from its last to its first, in bounded memory; skip damaged lines.
+
+    Of steps repeated after a resume only the last are returned. The steps of one kind of row fall only where
+    a run was resumed, so from the end an older row is a repeat if its step exceeds the lowest one so far.
+
+    Args:
+        path: the log.
+        end: read only so many bytes of it, to read the same rows twice while a run adds others.
+        warn: warn of damaged lines, after the last row.
+    """
+    lowest: dict[str, Any] = {}
+    tilts: dict[str, set[Any]] = {}  # of the rows at the lowest step
+    damaged, number = list[int](), 0
+    lines = _lines_backwards(path, path.stat().st_size if end is None else end)
+    next(lines)  # what follows the last newline: nothing, or a torn line
+    for number, line in enumerate(lines, start=1):
+        row = _parsed(line, ("event", "step"))
+        if row is None or not isinstance(row["step"], int):
+            damaged.append(number)
+            continue
+        kind, step, tilt = str(row["event"]), row["step"], row.get("tilt")
+        if kind not in lowest or step < lowest[kind]:
+            lowest[kind], tilts[kind] = step, set()
+        if step == lowest[kind] and tilt not in tilts[kind]:
+            tilts[kind].add(tilt)
+            yield row
+    if damaged and warn:
+        _warn_of_damage(path, [number + 1 - place for place in reversed(damaged)])
 
 
 def read_lines(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -119,24 +144,54 @@ def read_lines(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     A run that was killed, or is writing now, may end in half a line.
     """
     damaged = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        if isinstance(row, dict) and all(name in row for name in names):
-            yield row
-        else:
-            damaged.append(number)
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                break
+            row = _parsed(line, names)
+            if row is None:
+                damaged.append(number)
+            else:
+                yield row
     if damaged:
-        notice = f"{path}: {len(damaged)} damaged lines are skipped, the first is line {damaged[0]}"
-        warnings.warn(notice, DtmWarning, stacklevel=2)
+        _warn_of_damage(path, damaged)
+
+
+def _parsed(line: bytes, names: Sequence[str]) -> dict[str, Any] | None:
+    """Return the JSON object of a line; None if it is damaged or lacks a key."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and all(name in row for name in names) else None
+
+
+def _warn_of_damage(path: Path, damaged: Sequence[int]) -> None:
+    notice = f"{path}: {len(damaged)} damaged lines are skipped, the first is line {damaged[0]}"
+    warnings.warn(notice, DtmWarning, stacklevel=3)
+
+
+def _lines_backwards(path: Path, end: int) -> Iterator[bytes]:
+    """Read the lines of a file's first ``end`` bytes, the last one first.
+
+    The first result is what follows the last newline: empty, or a torn line.
+    """
+    rest = b""
+    with path.open("rb") as file:
+        while end > 0:
+            begin = max(end - CHUNK, 0)
+            file.seek(begin)
+            rest, *lines = (file.read(end - begin) + rest).split(b"\n")
+            yield from reversed(lines)
+            end = begin
+    yield rest
 
 
 def _drop_torn_line(path: Path) -> None:
     """Remove an incomplete last line, left by a run that was killed while writing."""
     if path.exists():
-        text = path.read_bytes()
-        if text and not text.endswith(b"\n"):
+        size = path.stat().st_size
+        torn = len(next(_lines_backwards(path, size)))
+        if torn:
             with path.open("r+b") as file:
-                file.truncate(text.rfind(b"\n") + 1)
+                file.truncate(size - torn)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from dtm.tilts import LOW_ESS
-
-Rows = Sequence[Mapping[str, Any]]
+from dtm.report.page.log import Log
 
 COLLAPSE = 0.5
 """Diversity, as a share of the base's, below which there is a warning."""
@@ -15,18 +13,19 @@ LESS_VALID = 0.05
 """Loss of validity above which there is a warning."""
 
 
-def advice(events: Mapping[str, Rows], summary: Mapping[str, Any]) -> list[dict[str, str]]:
+def advice(log: Log, summary: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return warnings about a run's numbers, each with a remedy."""
-    evaluations = events.get("evaluation", ())
     found = [
         *_outcome(summary),
-        *_phases(events.get("phase", ())),
-        *_shortcuts(events.get("audit", ())),
-        *_skipped(events.get("rollouts", ())),
+        *(_phase(row) for row in log.warned),
+        *_unlisted(log),
+        *_shortcuts(log.fallback),
+        *_skipped(log.skipped),
         *_too_long(summary),
     ]
-    if len(evaluations) > 1:
-        found += _side_effects(evaluations[0], evaluations[-1])
+    base, tuned = (rows.get("evaluation") for rows in (log.first, log.last))
+    if base is not None and tuned is not None and base is not tuned:
+        found += _side_effects(base, tuned)
     return [{"what": what, "fix": fix} for what, fix in found]
 
 
@@ -39,29 +38,31 @@ def _outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(f"The held-out reward {risen} ({outcome['kind']}): {what}.", fix)]
 
 
-def _phases(phases: Rows) -> list[tuple[str, str]]:
-    found = []
-    for row in phases:
-        name = f"Phase {int(row['phase']) + 1}"
-        if row.get("cause"):
-            cause, _, fix = str(row["cause"]).rpartition(": ")
-            found.append((f"{name} absorbed {_share(row.get('absorbed'))} of its tilt: {cause}.", fix))
-        elif row.get("steps") and (row.get("ess") or 1.0) < LOW_ESS:
-            what = f"{name}: {row['ess']:.1%} of the rollouts carry the weights."
-            found.append((what, "use --tilt.step auto, or a smaller --tilt.step"))
-    return found
+def _phase(row: Mapping[str, Any]) -> tuple[str, str]:
+    name = f"Phase {int(row['phase']) + 1}"
+    if row.get("cause"):
+        cause, _, fix = str(row["cause"]).rpartition(": ")
+        return f"{name} absorbed {_share(row.get('absorbed'))} of its tilt: {cause}.", fix
+    what = f"{name}: {row['ess']:.1%} of the rollouts carry the weights."
+    return what, "use --tilt.step auto, or a smaller --tilt.step"
 
 
-def _shortcuts(audits: Rows) -> list[tuple[str, str]]:
-    fallen = next((row["falls_back"] for row in audits if row.get("falls_back")), None)
-    if fallen is None:
+def _unlisted(log: Log) -> list[tuple[str, str]]:
+    """Count the phases with a warning that are not listed: a long run may have thousands."""
+    if not log.unlisted:
         return []
-    what = f"Rollouts changed to exact decoding: {fallen}."
+    what = f"{log.unlisted:,} phases before phase {int(log.warned[0]['phase']) + 1} have such warnings too."
+    return [(what, "read the rows of phases in metrics.jsonl: cause and ess")]
+
+
+def _shortcuts(fallback: str | None) -> list[tuple[str, str]]:
+    if fallback is None:
+        return []
+    what = f"Rollouts changed to exact decoding: {fallback}."
     return [(what, "use fewer approximations (--decoding.cache none, a higher --decoding.certainty)")]
 
 
-def _skipped(rollouts: Rows) -> list[tuple[str, str]]:
-    skipped = sum(row.get("skipped") or 0 for row in rollouts)
+def _skipped(skipped: int) -> list[tuple[str, str]]:
     if not skipped:
         return []
     return [(f"The reward gave None for {skipped:,} completions.", "return a number if it should count")]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 from dtm.report.figures import PANELS, SHARES
-from dtm.report.page.samples import Evaluated
 
 Rows = Sequence[Mapping[str, Any]]
 Table = dict[str, list[int | float | None]]
@@ -27,29 +25,10 @@ TITLES = {
 }
 
 
-def tables(events: Mapping[str, Rows], samples: Sequence[Evaluated], points: int) -> dict[str, Table]:
-    """Return columns of evaluations with the reward's interval, and of rollouts, steps and phases."""
-    intervals = {(one.step, one.tilt): one.interval for one in samples}
-    evaluations = []
-    for row in events.get("evaluation", ()):
-        low, high = intervals.get((row["step"], round(float(row["tilt"]), 4)), (None, None))
-        evaluations.append({**row, "reward_low": low, "reward_high": high})
-    phases = [_with_range(row) for row in events.get("phase", ())]
-    found = {
-        "evaluation": columns(thinned(evaluations, points)),
-        "phase": columns(thinned(phases, points)),
-        "step": columns(thinned(events.get("step", ()), points)),
-        "rollouts": columns(thinned(events.get("rollouts", ()), points)),
-    }
-    return {name: table for name, table in found.items() if table.get("step")}
-
-
-def _with_range(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the ends of the absorbed share's standard error to a phase."""
-    share, error = row.get("absorbed"), row.get("absorbed_error")
-    if not is_number(share) or not is_number(error):
-        return dict(row)
-    return {**row, "absorbed_low": share - error, "absorbed_high": share + error}
+def tables(curves: Mapping[str, Rows]) -> dict[str, Table]:
+    """Return the columns of evaluations, phases, steps and rollouts; kinds without rows are left out."""
+    found = {kind: columns(rows) for kind, rows in curves.items()}
+    return {kind: table for kind, table in found.items() if table.get("step")}
 
 
 def columns(rows: Rows) -> Table:
@@ -59,23 +38,62 @@ def columns(rows: Rows) -> Table:
 
 
 def thinned(rows: Rows, most: int) -> Rows:
-    """Thin out to at most ``most`` rows: means over adjacent rows, at the place of the last of them.
+    """Thin out to at most ``most`` rows (see `Thinner`).
 
     >>> thinned([{"step": k, "loss": float(k)} for k in range(4)], most=2)
     [{'step': 1, 'loss': 0.5}, {'step': 3, 'loss': 2.5}]
     """
-    if len(rows) <= most:
-        return rows
-    edges = [round(place * len(rows) / most) for place in range(most + 1)]
-    return [_mean(rows[a:b]) for a, b in itertools.pairwise(edges)]
+    thinner = Thinner(len(rows), most)
+    for row in reversed(rows):
+        thinner.add(row)
+    return thinner.rows
 
 
-def _mean(rows: Rows) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in rows[-1]:
-        values = [row[name] for row in rows if is_number(row.get(name))]
-        found[name] = sum(values) / len(values) if values else None
-    return found | {name: rows[-1][name] for name in PLACE if name in rows[-1]}
+class Thinner:
+    """Means over adjacent rows, at the place of the last of them: at most ``most`` of ``count`` rows.
+
+    Rows are added from the last to the first. Of a group of rows only the last one and sums are held.
+    """
+
+    def __init__(self, count: int, most: int) -> None:
+        groups = min(count, most)
+        self._starts = [round(place * count / groups) for place in range(groups)]
+        self._left = count
+        self._group: list[Mapping[str, Any]] = []  # the last row, and the first one so far
+        self._sums: dict[str, tuple[float, int]] = {}
+        self._found: list[Mapping[str, Any]] = []
+
+    @property
+    def rows(self) -> Rows:
+        """The thinned rows, the first one first."""
+        return self._found[::-1]
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add the row before those added so far."""
+        self._left -= 1
+        ends_group = bool(self._starts) and self._left == self._starts[-1]
+        if ends_group and not self._group:  # a group of one row
+            self._found.append(row)
+        else:
+            self._group = [*self._group[:1], row]
+            self._sum(row)
+            if ends_group:
+                self._found.append(self._mean())
+                self._group, self._sums = [], {}
+        if ends_group:
+            self._starts.pop()
+
+    def _sum(self, row: Mapping[str, Any]) -> None:
+        for name in self._group[0]:
+            value = row.get(name)
+            if is_number(value):
+                total, count = self._sums.get(name, (0, 0))
+                self._sums[name] = total + value, count + 1
+
+    def _mean(self) -> Mapping[str, Any]:
+        last, sums = self._group[0], self._sums
+        means = {name: sums[name][0] / sums[name][1] if name in sums else None for name in last}
+        return means | {name: last[name] for name in PLACE if name in last}
 
 
 def charts(found: Mapping[str, Table], best: float | None) -> list[dict[str, Any]]:

@@ -15,15 +15,15 @@ from dtm.report.card import without_folders
 from dtm.report.page.advice import advice
 from dtm.report.page.curves import charts, is_number, tables
 from dtm.report.page.drawings import drawing, scene
+from dtm.report.page.log import Log
 from dtm.report.page.samples import (
     Evaluated,
+    Evaluations,
     histogram,
     moved,
-    read_evaluations,
     spread_out,
     stratified,
 )
-from dtm.runs.events import read_all_events
 from dtm.runs.folder import RunFolder, read_object
 
 SAMPLES = 320
@@ -80,42 +80,40 @@ def run_data(subject: Subject, detail: Detail) -> dict[str, Any]:
         f"{folder.path} is a run of dtm {folder.kind}; a page shows runs of dtm train",
         CheckpointError,
     )
-    events = read_all_events(folder.metrics) if folder.metrics.is_file() else {}
     summary = read_object(folder.summary) if folder.is_finished else {}
-    evaluations = read_evaluations(folder.samples)
-    found = tables(events, evaluations, detail.points)
-    best = next((row["best"] for row in events.get("evaluation", ()) if is_number(row.get("best"))), None)
+    evaluations = Evaluations(folder.samples)
+    log = Log.read(folder.metrics, detail.points, evaluations.interval)
+    found = tables(log.curves)
     drawn = scene(config)
     return {
         "name": subject.name,
         "group": subject.group,
         "finished": bool(summary),
-        "verdict": verdict(events, summary),
-        "facts": facts(folder, config, events, summary),
-        "measures": measures(events, best),
+        "verdict": verdict(log, summary),
+        "facts": facts(folder, config, log, summary),
+        "measures": measures(log),
         "config": folder.config.read_text(encoding="utf-8"),
         "tables": found,
-        "charts": charts(found, best),
-        "phases": [_phase(row) for row in events.get("phase", ())][-60:],
+        "charts": charts(found, log.best),
+        "phases": [_phase(row) for row in log.phases],
         "scene": drawn,
         "samples": samples(evaluations, drawn, detail),
         "histogram": histogram(evaluations),
         "moved": _moved(evaluations, drawn, detail),
         "movies": movies(evaluations, drawn, detail),
-        "warnings": advice(events, summary),
+        "warnings": advice(log, summary),
     }
 
 
-def verdict(events: Mapping[str, Sequence[Mapping[str, Any]]], summary: Mapping[str, Any]) -> dict[str, str]:
+def verdict(log: Log, summary: Mapping[str, Any]) -> dict[str, str]:
     """Return the outcome as a sentence, and its kind: learnt, not learnt, not measurable, or unfinished."""
-    measured = [row["reward"] for row in events.get("evaluation", ()) if is_number(row.get("reward"))]
     moved = ""
-    if len(measured) > 1:
-        before, after = measured[0], measured[-1]
+    if len(log.rewards) > 1:
+        before, after = log.rewards
         verb = "rose" if after > before else "fell" if after < before else "stayed"
         moved = f"held-out reward {verb} from {before:.3g} to {after:.3g}"
     if not summary:
-        step = max((row["step"] for rows in events.values() for row in rows), default=0)
+        step = max((row["step"] for row in log.last.values()), default=0)
         so_far = f": {moved} so far" if moved else ""
         return {"kind": "unfinished", "text": f"Not finished, at step {step:,}{so_far}."}
     kind = summary.get("outcome", {"kind": "learnt"})["kind"]
@@ -131,7 +129,7 @@ def verdict(events: Mapping[str, Sequence[Mapping[str, Any]]], summary: Mapping[
 def facts(
     folder: RunFolder,
     config: RunConfig,
-    events: Mapping[str, Sequence[Mapping[str, Any]]],
+    log: Log,
     summary: Mapping[str, Any],
 ) -> list[tuple[str, str]]:
     """Return the main settings of the run, and its machine."""
@@ -141,8 +139,8 @@ def facts(
         warnings.warn(str(problem), DtmWarning, stacklevel=2)
         started = {}
     fields = ", ".join(f"{name} {value}" for name, value in asdict(config.method).items() if name != "name")
-    last = max((rows[-1] for rows in events.values() if rows), key=lambda row: row["step"], default={})
-    seconds = max((float(rows[-1].get("seconds") or 0) for rows in events.values() if rows), default=0.0)
+    last = max(log.last.values(), key=lambda row: row["step"], default={})
+    seconds = max((float(row.get("seconds") or 0) for row in log.last.values()), default=0.0)
     memory = summary.get("peak_memory")
     found = {
         "Recipe": config.recipe,
@@ -164,15 +162,15 @@ def facts(
     return [(name, str(value)) for name, value in found.items() if value not in (None, "")]
 
 
-def measures(events: Mapping[str, Sequence[Mapping[str, Any]]], best: float | None) -> list[dict[str, Any]]:
+def measures(log: Log) -> list[dict[str, Any]]:
     """Return base and latest value of every held-out measure."""
-    rows = events.get("evaluation", ())
-    if not rows:
+    if "evaluation" not in log.last:
         return []
-    names = [name for name in rows[0] if is_number(rows[0][name]) and name not in (*SPENT, *NO_MEASURE)]
+    base, tuned = log.first["evaluation"], log.last["evaluation"]
+    names = [name for name in base if is_number(base[name]) and name not in (*SPENT, *NO_MEASURE)]
     return [
-        {"name": name, "base": rows[0][name], "tuned": rows[-1].get(name)}
-        | ({"best": best} if name == "reward" and best is not None else {})
+        {"name": name, "base": base[name], "tuned": tuned.get(name)}
+        | ({"best": log.best} if name == "reward" and log.best is not None else {})
         for name in names
     ]
 
@@ -186,12 +184,11 @@ def _phase(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row.get(name) for name in PHASE}
 
 
-def samples(evaluations: Sequence[Evaluated], drawn: dict[str, Any], detail: Detail) -> dict[str, Any]:
+def samples(evaluations: Evaluations, drawn: dict[str, Any], detail: Detail) -> dict[str, Any]:
     """Return a stratified selection of the samples, and the number of all."""
-    total = sum(len(one.rows) for one in evaluations)
     chosen = stratified(evaluations, detail.samples)
     rows = [{"step": one.step, "tilt": one.tilt, **_sample(row, drawn, detail.clip)} for one, row in chosen]
-    return {"total": total, "rows": rows}
+    return {"total": evaluations.total, "rows": rows}
 
 
 def _sample(row: Mapping[str, Any], drawn: dict[str, Any], clip: int) -> dict[str, Any]:
@@ -218,11 +215,11 @@ def _moved(evaluations: Sequence[Evaluated], drawn: dict[str, Any], detail: Deta
     return found
 
 
-def movies(evaluations: Sequence[Evaluated], drawn: dict[str, Any], detail: Detail) -> list[dict[str, Any]]:
+def movies(evaluations: Evaluations, drawn: dict[str, Any], detail: Detail) -> list[dict[str, Any]]:
     """Return the recorded reveals by prompt, each with the replays of some evaluations, the base's first."""
-    recorded = [one for one in evaluations if any("replay" in row for row in one.rows)]
+    recorded = evaluations.recorded
     prompts: dict[str, list[dict[str, Any]]] = {}
-    for one in (recorded[place] for place in spread_out(len(recorded), MOVIES)):
+    for one in (evaluations[recorded[place]] for place in spread_out(len(recorded), MOVIES)):
         for row in one.rows:
             if "replay" in row:
                 sample = {"step": one.step, "tilt": one.tilt, **_sample(row, drawn, detail.clip)}

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import math
 import re
+from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
+from dtm.errors import CheckpointError
 from dtm.evaluation.reveals import as_text
 from dtm.runs.events import read_lines
 
@@ -56,16 +59,75 @@ class Evaluated:
         return mean - half, mean + half
 
 
-def read_evaluations(folder: Path) -> list[Evaluated]:
-    """Read the samples of every evaluation, in order, without rows that have no reward."""
-    found = []
-    for path in sorted(folder.glob("step-*.jsonl")):
-        name = NAME.fullmatch(path.name)
-        rows = list(read_lines(path, ("prompt", "completion", "reward"))) if name else []
-        rows = [row for row in rows if isinstance(row["reward"], (int, float))]
-        if name and rows:
-            found.append(Evaluated(int(name[1]), round(float(name[2]), 4), rows))
-    return found
+class Evaluations(Sequence[Evaluated]):
+    """The evaluations of a run, in order, without those that have no rewards.
+
+    Their samples stay on disk. A page asks for the same few of them again and again: those are kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Read every file once, one at a time."""
+        self._folder, self._kept = folder, dict[int, Evaluated]()
+        self._names, self._low, self._high = list[str](), array("d"), array("d")
+        self.total = 0
+        """Number of samples of all evaluations."""
+        self.recorded: list[int] = []
+        """Places of the evaluations with recorded reveals."""
+        for name in sorted(entry.name for entry in folder.glob("step-*.jsonl")):
+            found = _read(folder / name)
+            if found is not None:
+                self._note(name, found)
+
+    def _note(self, name: str, found: Evaluated) -> None:
+        if any("replay" in row for row in found.rows):
+            self.recorded.append(len(self._names))
+        self.total += len(found.rows)
+        self._names.append(name)
+        for ends, end in zip((self._low, self._high), found.interval, strict=True):
+            ends.append(math.nan if end is None else end)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @overload
+    def __getitem__(self, place: int) -> Evaluated: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Evaluated]: ...
+    def __getitem__(self, place: int | slice) -> Evaluated | Sequence[Evaluated]:
+        places = range(len(self))[place]
+        if isinstance(places, range):
+            return [self[each] for each in places]
+        if places not in self._kept:
+            path = self._folder / self._names[places]
+            found = _read(path)
+            if found is None:
+                raise CheckpointError(f"{path} has changed while it was read: run the command again")
+            self._kept[places] = found
+        return self._kept[places]
+
+    def interval(self, step: int, tilt: float) -> tuple[float | None, float | None]:
+        """Return the interval of the mean reward of an evaluation (see `Evaluated`)."""
+        wanted = step, round(float(tilt), 4)
+        place = bisect_left(self._names, wanted, key=_place)
+        if place == len(self) or _place(self._names[place]) != wanted or math.isnan(self._low[place]):
+            return None, None
+        return self._low[place], self._high[place]
+
+
+def _place(name: str) -> tuple[int, float]:
+    """Return step and tilt of a file of samples; −1 for another file."""
+    found = NAME.fullmatch(name)
+    return (int(found[1]), round(float(found[2]), 4)) if found else (-1, -1.0)
+
+
+def _read(path: Path) -> Evaluated | None:
+    """Read the rows with a reward of an evaluation; None without any."""
+    step, tilt = _place(path.name)
+    if step < 0:
+        return None
+    rows = read_lines(path, ("prompt", "completion", "reward"))
+    found = Evaluated(step, tilt, [row for row in rows if isinstance(row["reward"], (int, float))])
+    return found if found.rows else None
 
 
 def spread_out(count: int, most: int) -> list[int]:

@@ -42,7 +42,7 @@ class CorpusConfig:
     skilled: float = 0.7
     """First share of the training steps, in which all answers are right, to teach the model the tasks."""
     right: float = 0.2
-    """Share of worked answers to tasks in the rest of the training. The other answers are guesses without
+    """Share of worked answers to tasks in the rest of the training. The other answers are careless, without
     reasoning, or give up. The model then solves a task only sometimes, so that a reward can tilt it."""
     lengths: tuple[int, int, int] = (288, 448, 1376)
     """Allowed row lengths in tokens, ascending. All rows of a step have the same length; longer rows than

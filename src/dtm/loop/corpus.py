@@ -88,7 +88,7 @@ def prefetched(mixture: Mixture, kept_out: Mixture, config: AdaptConfig) -> Corp
 
 
 def round_batches(mixture: Mixture, config: AdaptConfig, number: int) -> list[Sequences]:
-    """Return the batches of a round of steps: only worked answers at first, with guesses later."""
+    """Return the batches of a round of steps: only worked answers at first, with careless ones later."""
     is_skilled = number * ROUND < config.corpus.skilled * config.pretrain.steps
     right = 1.0 if is_skilled else config.corpus.right
     return mixture.steps("corpus", number, ROUND, config.pretrain.batch, right)

@@ -101,14 +101,6 @@ def product_text(shape: Shape, operands: Sequence[int], numbers: tuple[int, ...]
     return shape.text.format(**values)
 
 
-def random_expression(random: Random, numbers: tuple[int, ...], product: float) -> str:
-    """Draw an expression of the numbers, with * or / with probability ``product``."""
-    if random.random() < product:
-        operands = dict(zip("abc", random.sample(numbers, 3), strict=True))
-        return random.choice(SHAPES).text.format(**operands)
-    return sum_text(numbers, random.choice(SIGNS))
-
-
 @cache
 def products() -> Int[Tensor, "N 5"]:
     """Return all items that need * or /, up to the order of numbers: the shape's number, operands, target."""

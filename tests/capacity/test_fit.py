@@ -44,6 +44,7 @@ def test_pretraining_takes_as_many_rows_as_fit_and_at_least_one(compiled):
     assert 2 * rows[2] <= rows[3] <= 2 * rows[2] + 1
     longer = pretraining_rows(LLADA_8B, 512, 2, compiled, 128 * GIB)
     assert longer in (rows[3] // 2, rows[3] // 2 - 1)
+    assert pretraining_rows(LLADA_8B, 256, 2, compiled, 128 * GIB, skew=2.0) < rows[3]  # more is scored
 
 
 def test_more_memory_never_fits_less_and_four_bits_fit_more():

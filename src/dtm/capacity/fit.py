@@ -119,14 +119,14 @@ def fewest_recomputed(model: TransformerConfig, run: TrainingShape, limit: int) 
 
 
 def pretraining_rows(
-    model: TransformerConfig, length: int, compute_bytes: int, compiled: bool, limit: int
+    model: TransformerConfig, length: int, compute_bytes: int, compiled: bool, limit: int, skew: float = 1.0
 ) -> int:
     """Most rows, at least one, of a pretraining pass whose activations and logits fit ``limit`` bytes.
 
-    Half of the positions are scored. Compiled, the loss keeps logits and their gradient; otherwise it keeps
-    float32 copies too.
+    Of the positions p / (p + 1) are scored, where p is the skew of the masks: half of them without one.
+    Compiled, the loss keeps logits and their gradient; otherwise it keeps float32 copies too.
     """
-    scored = length // 2
+    scored = int(length * skew / (skew + 1))
     logit = 3 * compute_bytes if compiled else 5 * 4
 
     def fits(rows: int) -> bool:

@@ -177,7 +177,12 @@ class Pretrainer:
         if length not in self._fits:
             compute = 2 if self.placement.precision == "bfloat16" else 4
             self._fits[length] = pretraining_rows(
-                self.model.config, length, compute, self.placement.compiles, self._memory
+                self.model.config,
+                length,
+                compute,
+                self.placement.compiles,
+                self._memory,
+                self.settings.mask_skew,
             )
         return self._fits[length]
 

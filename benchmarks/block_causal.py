@@ -28,8 +28,8 @@ from dtm.config import RunConfig
 from dtm.loop.assemble import assemble
 from dtm.loop.assembly import new_shape
 from dtm.loop.examples import task_corpus
-from dtm.loop.pretraining import Masks, Pretrainer
-from dtm.masking import EveryBlock
+from dtm.loop.pretraining import Pretrainer
+from dtm.masking import CountMasking, EveryBlock
 from dtm.models.transformer import Transformer
 from dtm.random import stream
 from dtm.writing import write_json
@@ -74,7 +74,7 @@ def pretrained(config: RunConfig, block: int | None, folder: Path) -> RunConfig:
     """Pretrain a base with full or block-causal attention, and return the run that starts from it."""
     assembly = assemble(config)
     shape = replace(new_shape(config, assembly.task), attention_block=block)
-    masks: tuple[Masks, Masks] = assembly.pretraining_masks()
+    masks: tuple[CountMasking, CountMasking] = assembly.pretraining_masks()
     if block is not None:
         masks = EveryBlock(block), EveryBlock(block)
     pretrainer = Pretrainer(

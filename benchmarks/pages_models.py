@@ -19,17 +19,17 @@ def rollouts(found: Found, own: Found, llada: Found) -> Table:
     rows = [
         [
             CASES[name],
-            "exact",
+            "prefix (exact)",
             *_rate(case, "rollouts", "rollouts_share_of_limit"),
             _peak(case, "rollouts"),
         ]
         for name, case in {**found["cases"], **own["cases"]}.items()
         if "rollouts_per_s" in case
     ]
-    for kind, label in (("exact", "none: exact"), ("cached", "block cache, audited")):
+    for kind, label in (("exact", "none"), ("cached", "block (audited)")):
         rate, limit = llada[f"{kind}_rollouts_per_s"], llada[f"{kind}_rollouts_per_s_floor"]
         rows.append(["LLaDA-8B", label, f"{rate:.3g}", f"{limit:.3g}", f"{rate / limit:.0%}", ""])
-    return ["model", "cache", "rollouts per second", "limit", "share", "peak GiB (estimate)"], rows
+    return ["model", "cache", "rollouts per second", "floor", "share", "peak GiB (estimate)"], rows
 
 
 def updates(found: Found, own: Found) -> Table:
@@ -46,11 +46,11 @@ def updates(found: Found, own: Found) -> Table:
         for prefix, label in parts.items()
         if f"{prefix}rows_per_s" in case
     ]
-    return ["model", "masks in", "rows per second", "limit", "share", "peak GiB (estimate)"], rows
+    return ["model", "masks in", "rows per second", "floor", "share", "peak GiB (estimate)"], rows
 
 
 def _rate(case: Found, what: str, share: str) -> tuple[str, str, str]:
-    """A rate, its limit, and the share of it."""
+    """A rate, its floor, and the share of it."""
     return f"{case[f'{what}_per_s']:.3g}", f"{case[f'{what}_per_s_limit']:.3g}", f"{case[share]:.0%}"
 
 

@@ -129,8 +129,11 @@ def main() -> None:
     parser.add_argument("--publish", action="store_true", help=f"write {RESULTS.name} into results/")
     parser.add_argument("--commit", help="of a tree that was copied without its history")
     options = parser.parse_args()
+    if options.publish and (options.smoke or options.only != list(CASES)):
+        parser.error("--publish measures everything: leave out --only and --smoke")
     out = RESULTS if options.publish else options.out
     results: dict[str, Any] = {"cases": {}, **provenance(options.commit)}
+    failed = list[str]()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         for case in options.only:
@@ -138,6 +141,7 @@ def main() -> None:
             try:
                 runs = [trained(config, processes, scratch) for processes in PROCESSES]
             except (RuntimeError, subprocess.TimeoutExpired) as problem:  # the other cases go on
+                failed.append(case)
                 print(f"{case}: {problem}", flush=True)
                 continue
             found = {str(n): measured(config, run, n) for n, run in zip(PROCESSES, runs, strict=True)}
@@ -145,6 +149,8 @@ def main() -> None:
             print(case, results["cases"][case], flush=True)
             if out is not None:
                 write_json(out, results)
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}; see above")
     if options.publish:
         publish("processes", RESULTS, [RESULTS])
 

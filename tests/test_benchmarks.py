@@ -43,6 +43,24 @@ def test_a_study_runs_in_miniature(call, result, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_failed_part_of_the_families_is_told_and_the_others_are_kept(tmp_path):
+    code = (
+        "import families, sys; families.PARTS['rollouts'] = lambda *_: 1 / 0;"
+        "sys.argv = ['families.py', '--smoke', '--only', 'llada2.0-mini', '--out', 'found.json'];"
+        "families.main()"
+    )
+    folder = ROOT / "benchmarks"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(folder)!r}); {code}"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    case = json.loads((tmp_path / "found.json").read_text())["cases"]["llada2.0-mini"]
+    assert "ZeroDivisionError" in case["rollouts_failed"]
+    assert case["rows_per_s"] > 0
+
+
+@pytest.mark.slow
 def test_the_language_study_runs_in_miniature(write_source, shared_data, tmp_path):
     script = str(ROOT / "benchmarks" / "language.py")
     call = [sys.executable, script, "all", "--smoke", "--out", "study", "--only", "countdown,supervised"]

@@ -16,11 +16,12 @@ from dtm.capacity.forecast import format_duration
 from dtm.cli import main
 from dtm.config import CheckpointConfig
 from dtm.config.adapt import AdaptConfig, CorpusConfig
+from dtm.config.serialise import to_yaml
 from dtm.engine import LocalEngine
 from dtm.errors import CheckpointError, ConfigError, StorageError
 from dtm.evaluation.cost import HELD_OUT_INSTRUCTIONS
 from dtm.loop import adaptation
-from dtm.loop.adaptation import adapt, adaptation_masks
+from dtm.loop.adaptation import adapt, adaptation_masks, require_same
 from dtm.loop.assemble import assemble
 from dtm.loop.corpus import tokens_per_row, training_instructions
 from dtm.loop.plan import adaptation_time_estimate
@@ -28,6 +29,7 @@ from dtm.loop.pretraining import Pretrainer
 from dtm.masking import EveryBlock, MaskCount
 from dtm.models.placement import Placement
 from dtm.models.source import load_causal
+from dtm.runs.folder import RunFolder
 from dtm.runs.interrupts import Interrupted
 from dtm.tasks.corpus.part import Example
 from dtm.tasks.language.tokenizer import Chat
@@ -268,12 +270,13 @@ def test_a_run_writes_down_which_adaptation_its_bases_name_stood_for(config, dat
         assemble(replace(named, model=start.model))
 
 
-def test_the_masks_follow_the_attention(config):
-    assert adaptation_masks(config, 2) == (MaskCount(), MaskCount(8, 2))
+def test_the_masks_follow_the_attention_and_the_skew(config):
+    config = replace(config, pretrain=replace(config.pretrain, mask_skew=3.0))
+    assert adaptation_masks(config, 2) == (MaskCount(skew=3.0), MaskCount(8, 2, skew=3.0))
     blockwise = replace(config, attention="block")
-    assert adaptation_masks(blockwise, 2) == (EveryBlock(8), EveryBlock(8, 2))
+    assert adaptation_masks(blockwise, 2) == (EveryBlock(8, skew=3.0), EveryBlock(8, 2, 3.0))
     to_the_end = replace(config, pretrain=replace(config.pretrain, after_end=True))
-    assert adaptation_masks(to_the_end, 2) == (MaskCount(), MaskCount(8, None))
+    assert adaptation_masks(to_the_end, 2) == (MaskCount(skew=3.0), MaskCount(8, None, skew=3.0))
 
 
 # ── stopping and resuming ────────────────────────────────────────────────────────────────────────
@@ -324,6 +327,16 @@ def test_a_stopped_adaptation_ends_as_an_uninterrupted_one(config, tmp_path, att
     first, second = (json.loads(folder.summary.read_text()) for folder in (whole, resumed))
     assert first["held_out_bound"] == second["held_out_bound"]
     assert first["tokens"] == second["tokens"]
+
+
+def test_an_adaptation_from_before_the_skew_is_not_continued_with_one(config, tmp_path):
+    folder = RunFolder(tmp_path)
+    config = replace(config, pretrain=replace(config.pretrain, mask_skew=1.0))
+    folder.config.write_text(to_yaml(config).replace("  mask_skew: 1.0\n", ""))
+    assert "skew" not in folder.config.read_text()
+    require_same(folder, config)
+    with pytest.raises(ConfigError, match=r"pretrain\.mask_skew: 1\.0 → 2\.0"):
+        require_same(folder, replace(config, pretrain=replace(config.pretrain, mask_skew=2.0)))
 
 
 def test_a_finished_adaptation_is_returned_and_other_settings_are_refused(config, tmp_path, monkeypatch):

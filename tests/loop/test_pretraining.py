@@ -154,7 +154,8 @@ def test_the_rate_warms_up_and_falls_as_a_cosine():
     assert all(a >= b for a, b in pairwise(factors[1:]))
 
 
-def test_masks_are_skewed_in_training_and_not_in_the_bound(short, monkeypatch):
+@pytest.mark.parametrize("settle", [0.0, 1.0])
+def test_masks_are_skewed_in_training_and_not_in_the_bound(settle, short, monkeypatch):
     drawn = []
     states = MaskCount.states
 
@@ -163,7 +164,7 @@ def test_masks_are_skewed_in_training_and_not_in_the_bound(short, monkeypatch):
         return states(self, *arguments, **named)
 
     monkeypatch.setattr(MaskCount, "states", recorded)
-    config = replace(short, pretrain=replace(short.pretrain, steps=1, settle=0.0, mask_skew=2.0))
+    config = replace(short, pretrain=replace(short.pretrain, steps=1, settle=settle, mask_skew=2.0))
     trained = pretrainer_of(assemble(config))
     trained.run()
     assert drawn[0] == 2.0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
 
 from dtm.errors import ConfigError
-from dtm.masking import MaskCount
+from dtm.masking import EveryBlock, MaskCount
 from dtm.masking.mask_count import mask_cells
 from dtm.random import stream
 from dtm.records import Sequences
@@ -167,6 +168,19 @@ def test_a_skew_keeps_blocks_that_end_early_and_completions_inside_a_block():
         ]
 
 
-def test_a_skew_of_zero_is_refused():
-    with pytest.raises(ConfigError, match="skew"):
-        MaskCount(skew=0.0)
+@pytest.mark.parametrize("block", [None, 4])
+def test_a_draw_that_rounds_up_to_the_length_masks_one_position(block, monkeypatch):
+    """(stratum + jitter) / rows · length is the length in float32 if the jitter is the largest below 1."""
+    largest = torch.tensor(1 - 2.0**-24)
+    monkeypatch.setattr(torch, "rand", lambda shape, **_: largest.expand(shape).clone())
+    clean = batch([12] * 384)
+    for skew in (1.0, 2.0):
+        counts = MaskCount(block, skew=skew).states(clean, MASK, stream(0, "test")).eligible.sum(1)
+        assert counts.min() == 1
+
+
+@pytest.mark.parametrize("masking", [MaskCount, partial(EveryBlock, 4)])
+@pytest.mark.parametrize("skew", [0.0, 0.5, float("nan")])
+def test_a_skew_below_one_is_refused(masking, skew):
+    with pytest.raises(ConfigError, match="at least 1"):
+        masking(skew=skew)

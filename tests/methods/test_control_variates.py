@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from dtm.config import DecodingConfig
 from dtm.errors import ConfigError
 from dtm.loop.replay import Replay
 from dtm.losses import AdaptiveControl
@@ -18,7 +17,7 @@ from dtm.methods import CDTM, CONTROL_VARIATES, mdm_loss
 from dtm.methods.c_dtm import CDTMConfig
 from dtm.models import Denoiser, Policy
 from dtm.random import stream
-from dtm.records import Phase, Sequences
+from dtm.records import Phase
 from dtm.tilts import weigh
 
 ROWS, WIDTH, VOCAB = 12, 6, 5
@@ -147,21 +146,6 @@ def test_masks_have_the_blocks_and_the_end_of_the_settings(block, expected, afte
             method.masks(4, 7)
     else:
         assert method.masks(4, 7) == MaskCount(expected, None if after_end else 7)
-
-
-@pytest.mark.parametrize("block", ["decoding", "every"])
-def test_masks_have_the_configured_skew_and_their_cost_follows(block):
-    decoding = DecodingConfig(block=8)
-    even, skewed = (CDTM(CDTMConfig(block=block, mask_skew=skew)) for skew in (1.0, 3.0))
-    assert skewed.masks(8, 0).skew == 3.0
-    assert even.masks(8, 0).skew == 1.0
-    whole = torch.ones(3000, 16, dtype=torch.bool)
-    clean = Sequences(torch.ones(3000, 16, dtype=torch.long), whole, whole)
-    for method in (even, skewed):
-        states = method.masks(8, 0).states(clean, 9, stream(0, "test"))
-        mean = float(states.eligible.sum(1).float().mean())
-        assert abs(mean - method.scored_per_row(16, decoding)) < 1
-    assert skewed.scored_per_row(16, decoding) > even.scored_per_row(16, decoding)
 
 
 def test_the_guard_allows_what_the_tilt_of_the_phase_allows(make_rollouts):

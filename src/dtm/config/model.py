@@ -91,8 +91,8 @@ class PretrainConfig:
     after_end: bool = True
     """In these last steps, also train on blocks after the end of a sequence."""
     mask_skew: float = 1.0
-    """Skew p of the masks: the masked share of a block is the largest of p uniform draws. 1: every number of
-    masks is equally likely; above 1, more states are nearly fully masked, where answers are decided."""
+    """Skew of the masks. 1: every number of masks is equally likely. 2: the masked share is the larger of two
+    uniform draws, and so on: more training states have most of the answer masked."""
     lr: float = 2e-3
     """Peak learning rate; it rises over the first 2 % of the steps, then falls as a cosine."""
     hold: float = 0.0
@@ -105,7 +105,7 @@ class PretrainConfig:
     def __post_init__(self) -> None:
         require(self.steps >= 1, f"pretrain.steps must be at least 1, got {self.steps}")
         require(0 <= self.settle <= 1, f"pretrain.settle must lie in [0, 1], got {self.settle:g}")
-        require(self.mask_skew > 0, f"pretrain.mask-skew must be positive, got {self.mask_skew:g}")
+        require(self.mask_skew >= 1, f"pretrain.mask-skew must be at least 1, got {self.mask_skew:g}")
         require(self.lr > 0, f"pretrain.lr must be positive, got {self.lr:g}")
         require(0 <= self.hold <= 0.9, f"pretrain.hold is a share in [0, 0.9], got {self.hold:g}")
         require(

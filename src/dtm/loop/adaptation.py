@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from dtm.evaluation.cost import HELD_OUT_INSTRUCTIONS
 from dtm.evaluation.evaluate import evaluate
 from dtm.loop.corpus import corpus_parts, corpus_shares, mixture_of, prefetched
 from dtm.loop.instructions import INSTRUCTIONS, held_out_instructions
-from dtm.loop.pretraining import Masks, Pretrainer
-from dtm.masking import EveryBlock, MaskCount
+from dtm.loop.pretraining import Pretrainer
+from dtm.masking import CountMasking, EveryBlock, MaskCount
 from dtm.models.placement import Placement
 from dtm.models.source import Source, as_diffusion, load_any
 from dtm.models.storage import save_hub
@@ -138,7 +139,9 @@ def require_attention(config: AdaptConfig, model: Transformer) -> None:
 
 def require_same(folder: RunFolder, config: AdaptConfig) -> None:
     """Raise an error if an adaptation is continued with other settings."""
-    found = "\n".join(obstacles(load_yaml(folder.config, AdaptConfig()), config))
+    start = AdaptConfig()  # a file without mask_skew is of a release that had none
+    start = replace(start, pretrain=replace(start.pretrain, mask_skew=1.0))
+    found = "\n".join(obstacles(load_yaml(folder.config, start), config))
     if found:
         raise ConfigError(
             f"{folder.path} was started with other settings:\n{found}\nStart a new run with --out"
@@ -176,16 +179,16 @@ def new_adapter(
     )
 
 
-def adaptation_masks(config: AdaptConfig, eos_id: int) -> tuple[Masks, Masks]:
+def adaptation_masks(config: AdaptConfig, eos_id: int) -> tuple[CountMasking, CountMasking]:
     """Return the masks of most steps, and those of the last steps.
 
     With full attention: in any order, then in the decoder's blocks. With block-causal attention: in every
     block at once.
     """
-    end_id = None if config.pretrain.after_end else eos_id
+    end_id, skew = None if config.pretrain.after_end else eos_id, config.pretrain.mask_skew
     if config.attention == "block":
-        return EveryBlock(config.block), EveryBlock(config.block, end_id)
-    return MaskCount(), MaskCount(config.block, end_id)
+        return EveryBlock(config.block, skew=skew), EveryBlock(config.block, end_id, skew)
+    return MaskCount(skew=skew), MaskCount(config.block, end_id, skew=skew)
 
 
 def measure_tasks(

@@ -253,7 +253,11 @@ class Assembly:
         )
         usual = block if settings.block == "decoding" else settings.block
         end_id = None if settings.after_end or block is None else self.task.eos_id
-        return MaskCount(usual if isinstance(usual, int) else None), MaskCount(block, end_id)
+        skew = settings.mask_skew
+        return (
+            MaskCount(usual if isinstance(usual, int) else None, skew=skew),
+            MaskCount(block, end_id, skew=skew),
+        )
 
 
 def new_shape(config: RunConfig, task: Task) -> TransformerConfig:

@@ -20,7 +20,7 @@ from dtm.errors import DivergedError, require
 from dtm.loop.assembly import Assembly
 from dtm.loop.examples import Corpus, several, task_corpus
 from dtm.loop.state import load_optimizer, optimizer_tensors
-from dtm.masking import EveryBlock, MaskCount
+from dtm.masking import CountMasking
 from dtm.methods import mdm_loss
 from dtm.models.placement import Placement
 from dtm.models.transformer import Transformer
@@ -31,7 +31,6 @@ from dtm.runs.checkpoint import Checkpoint, load_latest, save_checkpoint, saved_
 from dtm.runs.events import Callback, Event
 from dtm.runs.interrupts import Interrupted
 
-Masks = MaskCount | EveryBlock
 REPORT_EVERY = 100
 """Steps between held-out bounds."""
 SAVE_EVERY = 300.0
@@ -47,7 +46,7 @@ class Pretrainer:
         self,
         model: Transformer,
         corpus: Corpus,
-        masks: tuple[Masks, Masks],
+        masks: tuple[CountMasking, CountMasking],
         settings: PretrainConfig,
         placement: Placement,
         *,
@@ -59,10 +58,7 @@ class Pretrainer:
         group: Group = ALONE,
         row_order: bool = False,
     ) -> None:
-        """Initialise; ``masks`` are those of most steps, and of the last steps (`PretrainConfig.settle`).
-
-        Training skews them (`PretrainConfig.mask_skew`); held-out bounds do not.
-        """
+        """Initialise; ``masks`` are those of most steps, and of the last steps (`PretrainConfig.settle`)."""
         self.settings, self.placement, self.device, self.seed = settings, placement, placement.device, seed
         self._usual, self._late = masks
         self.model, self.corpus = model.to(self.device), corpus
@@ -116,8 +112,8 @@ class Pretrainer:
         return self.group.by_first(lambda: time.perf_counter() - self._saved_at > SAVE_EVERY)
 
     @property
-    def masking(self) -> Masks:
-        """The masking of this step, without skew."""
+    def masking(self) -> CountMasking:
+        """The masking of this step."""
         settling = round(self.settings.settle * self.settings.steps)
         return self._late if self.step >= self.settings.steps - settling else self._usual
 
@@ -146,8 +142,7 @@ class Pretrainer:
         noise = stream(self.seed, "masks", self.step, device=self.device)
         for group in self.optimizer.param_groups:
             group["lr"] = settings.lr * cosine(self.step, settings.steps, settings.hold)
-        masking = replace(self.masking, skew=settings.mask_skew)
-        states = masking.states(batch, self.model.mask_id, noise)
+        states = self.masking.states(batch, self.model.mask_id, noise)
 
         def backward() -> list[Tensor]:
             losses = []
@@ -203,7 +198,7 @@ class Pretrainer:
         usable = self.placement.compiles and self.device.type == "cuda" and states.attention is None
         return usable and small and not states.doubled and self.model.recording is None
 
-    def bound(self, masks: Masks | None = None) -> float:
+    def bound(self, masks: CountMasking | None = None) -> float:
         """Return the evidence bound on held-out examples, in nats per sequence; by default, usual masks."""
         return sum(
             share * self._bound(examples, masks or self._usual)
@@ -221,14 +216,14 @@ class Pretrainer:
             {f"held_out_{name}": value for name, value in parts.items()} if len(parts) > 1 else {}
         )
 
-    def _bound(self, examples: Sequence[Sequences], masks: Masks) -> float:
-        """Return the evidence bound on some examples.
+    def _bound(self, examples: Sequence[Sequences], masks: CountMasking) -> float:
+        """Return the evidence bound on some examples, for which masks are not skewed.
 
         Compiled passes run with gradients as in training, since passes without would be compiled again.
         """
         noise = stream(0, "held-out masks", device=self.device)
         with_gradients = self.placement.compiles and self.model.recording is None
-        bounds = []
+        masks, bounds = replace(masks, skew=1.0), []
         with self.placement.autocast(), torch.set_grad_enabled(with_gradients):
             for batch in map(several, map(self._aligned, examples)):
                 states = masks.states(batch, self.model.mask_id, noise)

@@ -37,11 +37,11 @@ class EveryBlock:
     end_id: int | None = None
     """If given, the blocks after the one in which this token first occurs are not trained on."""
     skew: float = 1.0
-    """p: the masked share of a block is u^(1/p) with a uniform u, as in `MaskCount`."""
+    """p: the masked share of a block is the largest of p uniform draws, as in `MaskCount`."""
 
     def __post_init__(self) -> None:
         require(self.block >= 1, f"interpolant block must be at least 1, got {self.block}")
-        require(self.skew > 0, f"the skew of masks must be positive, got {self.skew:g}")
+        require(self.skew >= 1, f"the skew of masks must be at least 1, got {self.skew:g}")
 
     def states(
         self, clean: Sequences, mask_id: int, generator: torch.Generator, update: int = 0
@@ -109,3 +109,7 @@ def mask_blocks(
     rank = (number + order).masked_fill(~trained, torch.inf).argsort(1).argsort(1) - first
     count, size = count.gather(1, number), size.gather(1, number)
     return trained & (rank < count), size / count.clamp(min=1)
+
+
+CountMasking = MaskCount | EveryBlock
+"""A masking by uniform or skewed mask counts, in one block or in all."""

@@ -9,9 +9,9 @@ size: earlier blocks are clean, later ones fully masked, only S is scored. One b
 length is any-order; blocks of one are autoregressive. Sampling t instead and weighting by 1/(1 − t)
 estimates the same integral with infinite variance.
 
-With a skew p > 1 the masked share of a block is the largest of p uniform draws: more states are nearly fully
-masked, where an answer is decided. The loss is then no evidence bound, but every state has the same best
-prediction as before, so the minimiser does not change.
+With a skew p > 1 the masked share of a block is the largest of p uniform draws, so more states have most of
+an answer masked. The weights of the states then differ from (C): a tabular model keeps its minimiser, but the
+loss is no evidence bound.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class MaskCount:
     """Whether blocks are counted in columns of a row, as in block-causal attention, so that a completion may
     start inside a block. Else the first block starts with the completion."""
     skew: float = 1.0
-    """p: the masked share of a block is u^(1/p) with a uniform u; 1: every mask count is equally likely."""
+    """p: the masked share of a block is the largest of p uniform draws; 1: mask counts are uniform."""
 
     def __post_init__(self) -> None:
-        require(self.skew > 0, f"the skew of masks must be positive, got {self.skew:g}")
+        require(self.skew >= 1, f"the skew of masks must be at least 1, got {self.skew:g}")
         require(
             self.block is None or self.block >= 1, f"interpolant block must be at least 1, got {self.block}"
         )
@@ -71,8 +71,11 @@ class MaskCount:
         length, lead = self.trained_length(clean), self._lead(clean)
         stratum = torch.randperm(rows, generator=generator, device=device)
         jitter = torch.rand(rows, generator=generator, device=device)
-        place = self._skewed((stratum + jitter) / rows * length, lead, clean.is_completion.sum(1))
-        cell = lead + place.long().clamp(max=length - 1)
+        place = (stratum + jitter) / rows * length
+        cell = place.long().clamp(max=length - 1)  # the product may round up to the length
+        if self.skew != 1:
+            cell = self._skewed(place, cell, lead, clean.is_completion.sum(1))
+        cell += lead
         order = torch.rand(clean.tokens.shape, generator=generator, device=device)
         masked, eligible, count = mask_cells(clean.is_completion, cell, order, self.block, lead)
         return MaskedStates(
@@ -98,28 +101,23 @@ class MaskCount:
         return torch.minimum(((first + lead) // self.block + 1) * self.block - lead, length)
 
     def _skewed(
-        self, place: Float[Tensor, " B"], lead: Int[Tensor, " B"], length: Int[Tensor, " B"]
-    ) -> Float[Tensor, " B"]:
-        """Move places within their blocks: the mask count is the distance to the end of the block."""
-        if self.skew == 1:
-            return place
+        self,
+        place: Float[Tensor, " B"],
+        cell: Int[Tensor, " B"],
+        lead: Int[Tensor, " B"],
+        length: Int[Tensor, " B"],
+    ) -> Int[Tensor, " B"]:
+        """Move places towards the start of their block; the mask count is the distance to its end."""
         start, stop = torch.zeros_like(length), length
         if self.block is not None:
-            begin = (place.long() + lead) // self.block * self.block - lead
+            begin = (cell + lead) // self.block * self.block - lead
             start, stop = begin.clamp(min=0), torch.minimum(begin + self.block, length)
-        return stop - (stop - start) * ((stop - place) / (stop - start)) ** (1 / self.skew)
+        share = ((stop - place) / (stop - start)).clamp(min=0)
+        moved = stop - (stop - start) * share ** (1 / self.skew)
+        return torch.minimum(moved.long(), stop - 1)
 
     def _lead(self, clean: Sequences) -> Int[Tensor, " B"]:
         return leads(clean.is_completion, self.block if self.in_columns else None)
-
-
-def mean_count(block: int, skew: float) -> float:
-    """Return the mean number of masked positions of a block: E⌈B u^(1/p)⌉ = B − Σ_{k<B} (k/B)^p.
-
-    >>> mean_count(32, 1.0), round(mean_count(32, 2.0), 2)
-    (16.5, 21.84)
-    """
-    return block - sum((count / block) ** skew for count in range(1, block))
 
 
 def mask_cells(

@@ -17,7 +17,7 @@ from dtm.config.method import SHARE_BELOW_1, check_fields
 from dtm.errors import ConfigError, nearest, require
 from dtm.loading import load_object
 from dtm.losses import AdaptiveControl
-from dtm.masking import EveryBlock, MaskCount, mean_count
+from dtm.masking import EveryBlock, MaskCount
 from dtm.methods.base import Changes, Method
 from dtm.methods.control_variates import CONTROL_VARIATES, ControlVariate
 from dtm.models.policy import Policy
@@ -47,15 +47,11 @@ class CDTMConfig(MethodConfig):
     after_end: bool = True
     """Also train on blocks after the end of a completion. Their loss is zero for a model that has learned
     end tokens, so false saves work; requires blocks."""
-    mask_skew: float = 1.0
-    """Skew p of the masks: the masked share of a block is the largest of p uniform draws. Above 1, more
-    states are nearly fully masked, where answers are decided. The minimiser stays the same."""
     control_memory: float = 0.95
     """Decay rate of the running estimate of adaptive c, per step."""
 
     def __post_init__(self) -> None:
         check_fields("method", self, control_memory=SHARE_BELOW_1)
-        require(self.mask_skew > 0, f"method.mask-skew must be positive, got {self.mask_skew:g}")
 
 
 @final
@@ -114,19 +110,18 @@ class CDTM(Method):
             self.config.after_end or size is not None,
             "method.after-end false needs blocks; any-order masks have none",
         )
-        skew = self.config.mask_skew
         if self.config.block != "every":
-            return MaskCount(size, last, skew=skew)
+            return MaskCount(size, last)
         if size is None:
             raise ConfigError("method.block every needs blocks: give decoding.block")
-        return EveryBlock(size, last, skew)
+        return EveryBlock(size, last)
 
     def scored_per_row(self, completion: int, decoding: DecodingConfig) -> int:
-        """Return the mean number of masked positions of a block, in one block or in all of them."""
+        """(B + 1) / 2, the mean number of masked positions of a block, in one block or in all of them."""
         block = decoding.block
         if self.config.block == "every" and block is not None:
-            return int(-(-completion // block) * mean_count(block, self.config.mask_skew))
-        return int(mean_count(self._block(block) or completion, self.config.mask_skew))
+            return -(-completion // block) * (block + 1) // 2
+        return ((self._block(block) or completion) + 1) // 2
 
     def _block(self, decoder_block: int | None) -> int | None:
         chosen = self.config.block

@@ -9,6 +9,7 @@ from typing import Any
 
 from dtm.config import RunConfig
 from dtm.config.budget import SPENT
+from dtm.config.serialise import read_mapping, to_yaml
 from dtm.errors import CheckpointError, DtmWarning, require
 from dtm.evaluation.reveals import as_text
 from dtm.report.card import without_folders
@@ -92,7 +93,7 @@ def run_data(subject: Subject, detail: Detail) -> dict[str, Any]:
         "verdict": verdict(log, summary),
         "facts": facts(folder, config, log, summary),
         "measures": measures(log),
-        "config": folder.config.read_text(encoding="utf-8"),
+        "config": to_yaml(shorten_paths(read_mapping(folder.config))),
         "tables": found,
         "charts": charts(found, log.best),
         "phases": [_phase(row) for row in log.phases],
@@ -103,6 +104,15 @@ def run_data(subject: Subject, detail: Detail) -> dict[str, Any]:
         "movies": movies(evaluations, drawn, detail),
         "warnings": advice(log, summary),
     }
+
+
+def shorten_paths(settings: Any) -> Any:
+    """Shorten the paths among nested settings."""
+    if isinstance(settings, Mapping):
+        return {name: shorten_paths(value) for name, value in settings.items()}
+    if isinstance(settings, list):
+        return [shorten_paths(value) for value in settings]
+    return without_folders(settings) if isinstance(settings, str) else settings
 
 
 def verdict(log: Log, summary: Mapping[str, Any]) -> dict[str, str]:

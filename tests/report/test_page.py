@@ -18,7 +18,7 @@ from dtm.cli import main
 from dtm.config import LanguageConfig, ModelConfig, RewardConfig, RunConfig
 from dtm.errors import DtmError, DtmWarning
 from dtm.report.page import write
-from dtm.report.page.curves import thinned
+from dtm.report.page.curves import Thinner
 from dtm.report.page.data import LEVELS, SAMPLES, Subject, page_data
 from dtm.report.page.samples import Evaluated, histogram, moved, spread_out, stratified
 from dtm.runs.events import Event, JsonLines, SampleFiles
@@ -198,7 +198,10 @@ def test_the_interval_of_the_reward_is_over_prompts_and_not_over_their_completio
 
 def test_long_curves_keep_their_mean_and_their_last_place():
     rows = [{"step": k + 1, "loss": float(k % 7), "absorbed": None, "why": "x"} for k in range(10_000)]
-    short = thinned(rows, 300)
+    thinner = Thinner(len(rows), 300)
+    for row in reversed(rows):
+        thinner.add(row)
+    short = thinner.rows
     assert len(short) == 300
     assert short[-1]["step"] == 10_000
     assert sum(row["loss"] for row in short) / 300 == pytest.approx(3, abs=0.02)

@@ -14,7 +14,7 @@ from dtm.errors import CheckpointError, DtmWarning, require
 from dtm.evaluation.reveals import as_text
 from dtm.report.card import without_folders
 from dtm.report.page.advice import advice
-from dtm.report.page.curves import charts, is_number, tables
+from dtm.report.page.curves import charts, tables
 from dtm.report.page.drawings import drawing, scene
 from dtm.report.page.log import Log
 from dtm.report.page.samples import (
@@ -25,6 +25,7 @@ from dtm.report.page.samples import (
     spread_out,
     stratified,
 )
+from dtm.runs.events import is_number
 from dtm.runs.folder import RunFolder, read_object
 
 SAMPLES = 320

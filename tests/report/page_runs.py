@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dtm.config import LanguageConfig, RunConfig
+from dtm.report.page.log import Log
 from dtm.runs.folder import RunFolder
 from dtm.writing import write_json
 
@@ -65,6 +66,12 @@ def write_run(
     if summary is not None:
         write_json(folder.summary, summary)
     return folder
+
+
+def read_log(path: Path, rows: Sequence[Mapping[str, Any]]) -> Log:
+    """The log of some rows, without samples."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Log.read(path, points=300, interval=lambda step, tilt: (None, None))
 
 
 def write_samples(folder: RunFolder, step: int, tilt: float, rows: Sequence[Mapping[str, Any]]) -> None:

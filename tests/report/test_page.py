@@ -9,19 +9,17 @@ import time
 import tracemalloc
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from page_runs import HOSTILE, SPENT, rows_of, write_run
 
 import dtm
 from dtm.cli import main
-from dtm.config import RunConfig
+from dtm.config import LanguageConfig, ModelConfig, RewardConfig, RunConfig
 from dtm.errors import DtmError, DtmWarning
 from dtm.report.page import write
-from dtm.report.page.curves import thinned
-from dtm.report.page.data import LEVELS, SAMPLES, Subject, facts, page_data
-from dtm.report.page.log import Log
+from dtm.report.page.curves import Thinner
+from dtm.report.page.data import LEVELS, SAMPLES, Subject, page_data
 from dtm.report.page.samples import Evaluated, histogram, moved, spread_out, stratified
 from dtm.runs.events import Event, JsonLines, SampleFiles
 from dtm.runs.folder import RunFolder
@@ -53,11 +51,35 @@ def test_a_finished_run_has_a_page_with_its_curves_samples_and_movie(finished):
     assert all(low <= mean <= high for low, mean, high in inside)
 
 
-def test_a_page_does_not_tell_the_folders_of_the_machine(finished):
-    config = finished.config
-    config = replace(config, model=replace(config.model, base="/somewhere/private/first/model"))
-    assert dict(facts(finished.folder, config, Log.of([]), {}))["Base"] == "first/model"
+def test_a_page_does_not_tell_the_folders_of_the_machine(finished, tmp_path):
     assert str(finished.path.parent) not in finished.folder.page.read_text("utf-8")
+    rows = [rows_of(["a"], [0.0])] * 2
+    folders = [
+        write_run(
+            tmp_path / "private" / place / "run",
+            rows,
+            task=LanguageConfig(kind="custom", data="/somewhere/private/rows.jsonl"),
+            model=ModelConfig(base=f"/somewhere/private/{place}/first/model"),
+            reward=RewardConfig(function="/somewhere/private/lengths.py:shorter"),
+        )
+        for place in ("here", "there")
+    ]
+    subjects = write.subjects_of(folders)
+    assert [(one.name, one.group) for one in subjects] == [
+        ("here/run", "model.base first/model (1)"),
+        ("there/run", "model.base first/model (2)"),
+    ]
+    page = write.page_of(subjects, "runs")
+    assert "private" not in page
+    (run, _) = data_in(page)["runs"]
+    assert dict(run["facts"])["Base"] == "first/model"
+    for setting in ("base: first/model", "data: rows.jsonl", "function: lengths.py:shorter"):
+        assert f"{setting}\n" in run["config"]
+
+
+def test_a_page_has_settings_without_paths_as_they_are_written(tmp_path):
+    folder = write_run(tmp_path / "run", [rows_of(["a"], [0.0])], budget="1m")
+    assert only_run(folder)["config"] == folder.config.read_text("utf-8")
 
 
 def test_a_run_of_an_earlier_release_has_a_page_without_a_movie(tmp_path):
@@ -176,7 +198,10 @@ def test_the_interval_of_the_reward_is_over_prompts_and_not_over_their_completio
 
 def test_long_curves_keep_their_mean_and_their_last_place():
     rows = [{"step": k + 1, "loss": float(k % 7), "absorbed": None, "why": "x"} for k in range(10_000)]
-    short = thinned(rows, 300)
+    thinner = Thinner(len(rows), 300)
+    for row in reversed(rows):
+        thinner.add(row)
+    short = thinner.rows
     assert len(short) == 300
     assert short[-1]["step"] == 10_000
     assert sum(row["loss"] for row in short) / 300 == pytest.approx(3, abs=0.02)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+from page_runs import read_log
 
 from dtm.config import MazeConfig, MiniConfig, RunConfig
+from dtm.errors import DtmWarning
 from dtm.report.page.advice import advice
+from dtm.report.page.data import verdict
 from dtm.report.page.drawings import drawing, scene
-from dtm.report.page.log import WARNINGS, Log
+from dtm.report.page.log import WARNINGS
 
 
 def test_a_sudoku_is_drawn_with_the_cells_that_break_a_rule():
@@ -58,7 +63,7 @@ def test_what_is_no_maze_no_grid_and_no_sum_is_shown_as_text():
     assert drawing({"kind": "text"}, "a", "b") is None
 
 
-def test_warnings_come_with_a_remedy():
+def test_warnings_come_with_a_remedy(tmp_path):
     phase = {
         "phase": 1,
         "steps": 4,
@@ -72,7 +77,12 @@ def test_warnings_come_with_a_remedy():
         "rollouts": [{"skipped": 3}, {"skipped": 0}],
         "evaluation": [{"distinct": 0.9, "valid": 0.99}, {"distinct": 0.2, "valid": 0.8}],
     }
-    log = Log.of([{"event": kind, "step": 4, **row} for kind, rows in events.items() for row in rows])
+    rows = [
+        {"event": kind, "step": 4, "tilt": place, **row}
+        for kind, rows in events.items()
+        for place, row in enumerate(rows)
+    ]
+    log = read_log(tmp_path / "metrics.jsonl", rows)
     summary = {
         "too_long": {"train": 5},
         "outcome": {"kind": "not absorbed", "text": "moved. Raise --optimizer.lr"},
@@ -86,15 +96,51 @@ def test_warnings_come_with_a_remedy():
         "what": "Phase 2 absorbed 20% of its tilt: the buffer is small.",
         "fix": "raise --replay.prompts",
     }
-    assert advice(Log.of([]), {}) == []
+    assert advice(read_log(tmp_path / "metrics.jsonl", []), {}) == []
 
 
-def test_of_many_phases_with_a_warning_the_latest_are_listed_and_the_others_counted():
+def test_of_many_phases_with_a_warning_the_latest_are_listed_and_the_others_counted(tmp_path):
     phases = [
         {"event": "phase", "step": k, "phase": k, "tilt": float(k), "cause": "few prompts: raise it"}
         for k in range(1000)
     ]
-    found = [one["what"] for one in advice(Log.of(phases), {})]
+    found = [one["what"] for one in advice(read_log(tmp_path / "metrics.jsonl", phases), {})]
     assert len(found) == WARNINGS + 1
     assert [found[0].split()[1], found[-2].split()[1]] == ["981", "1000"]
     assert found[-1] == "980 phases before phase 981 have such warnings too."
+
+
+def test_a_log_forgets_what_was_written_after_the_step_of_a_resume(tmp_path):
+    rows = [
+        *({"event": "step", "step": step, "tilt": 0.0, "loss": 1.0} for step in (1, 2, 3, 4, 5)),
+        {"event": "evaluation", "step": 0, "tilt": 0.0, "reward": 0.1},
+        {"event": "evaluation", "step": 5, "tilt": 1.0, "reward": 0.9},
+        {"event": "audit", "step": 5, "tilt": 1.0, "falls_back": "the mean reward is off"},
+        {"event": "resumed", "step": 3, "tilt": 0.0},
+        {"event": "step", "step": 4, "tilt": 0.0, "loss": 2.0},
+    ]
+    log = read_log(tmp_path / "metrics.jsonl", rows)
+    assert (log.rewards, log.fallback) == ((0.1,), None)
+    assert [row["loss"] for row in log.curves["step"]] == [1.0, 1.0, 1.0, 2.0]
+    assert verdict(log, {})["text"] == "Not finished, at step 4."
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"tilt": [1]},
+        {"tilt": "high"},
+        {"skipped": "three"},
+        {"skipped": math.nan},
+        {"step": True},
+        {"event": ["rollouts"]},
+        {"seconds": {}},
+    ],
+)
+def test_a_row_with_a_value_of_a_wrong_type_is_a_damaged_line(damage, tmp_path):
+    rows = [{"event": "rollouts", "step": step, "tilt": 0.0, "skipped": 1} for step in (1, 2, 3)]
+    rows[1] |= damage
+    with pytest.warns(DtmWarning, match="1 damaged lines are skipped, the first is line 2"):
+        log = read_log(tmp_path / "metrics.jsonl", rows)
+    assert log.skipped == 2
+    assert [row["step"] for row in log.curves["rollouts"]] == [1, 3]

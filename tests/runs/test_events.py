@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import math
+import time
+import tracemalloc
 
 import pytest
 
 from dtm.errors import DtmWarning, StorageError
 from dtm.runs import events
-from dtm.runs.events import Event, JsonLines, SampleFiles, newest_first, read_events
+from dtm.runs.events import Event, JsonLines, SampleFiles, newest_first, read_events, read_lines
 
 
 @pytest.fixture
@@ -66,6 +68,35 @@ def test_a_damaged_line_is_left_out_with_a_warning(damage, path):
     assert [row["step"] for row in rows] == [1, 3]
 
 
+def test_of_many_damaged_lines_the_first_is_named(path):
+    path.write_bytes(b"{\n" * 3 + b'{"event": "step", "step": 1}\n' + b"{\n" * 2)
+    for read in (newest_first(path), read_lines(path, ("event", "step"))):
+        with pytest.warns(
+            DtmWarning, match=r"metrics.jsonl: 5 damaged lines are skipped, the first is line 1$"
+        ):
+            assert [row["step"] for row in read] == [1]
+
+
+def test_the_memory_for_damaged_lines_does_not_grow_with_their_number(path, monkeypatch):
+    monkeypatch.setattr(events, "CHUNK", 1024)
+    path.write_bytes(b"{\n" * 20_000)
+    for read in (newest_first(path), read_lines(path, ("event", "step"))):
+        tracemalloc.start()
+        with pytest.warns(DtmWarning, match="20000 damaged lines"):
+            assert list(read) == []
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 400_000
+
+
+def test_a_line_much_longer_than_a_part_is_read_in_linear_time(path, monkeypatch):
+    monkeypatch.setattr(events, "CHUNK", 64)
+    write(path, 1, text="x" * 2_000_000)
+    begin = time.process_time()
+    assert [row["step"] for row in read_events(path, "step")] == [1]
+    assert time.process_time() - begin < 2
+
+
 @pytest.mark.parametrize("content", [None, ""])
 def test_lost_rows_are_reported_when_a_run_is_resumed(content, path):
     log = JsonLines(path)
@@ -96,6 +127,35 @@ def test_steps_of_a_stopped_attempt_that_are_not_yet_repeated_are_left_out(path)
     write(path, 1, 2, 3, 4, 5, loss=1.0)
     write(path, 3, loss=2.0)
     assert [(row["step"], row["loss"]) for row in read_events(path, "step")] == [(1, 1.0), (2, 1.0), (3, 2.0)]
+
+
+def test_rows_after_the_step_of_a_resume_are_left_out_before_their_kind_is_written_again(path):
+    log = JsonLines(path)
+    write(path, 1, 2, 3)
+    log(Event("evaluation", 3, {"tilt": 0.0}))
+    write(path, 4, 5)
+    log(Event("evaluation", 5, {"tilt": 1.0}))
+    log(Event("audit", 5, {"tilt": 1.0, "falls_back": "off"}))
+    log(Event("resumed", 3, {"tilt": 0.0}))
+    write(path, 4)
+    assert [row["step"] for row in read_events(path, "step")] == [1, 2, 3, 4]
+    assert [row["step"] for row in read_events(path, "evaluation")] == [3]
+    assert read_events(path, "audit") == []
+
+
+def test_the_lowest_step_of_several_resumes_counts_for_the_rows_before_them(path):
+    log = JsonLines(path)
+    for kind, step in (("phase", 2), ("phase", 6), ("resumed", 2), ("phase", 5), ("resumed", 5)):
+        log(Event(kind, step, {"tilt": float(step)}))
+    assert [row["step"] for row in read_events(path, "phase")] == [2, 5]
+
+
+def test_a_step_repeated_after_a_resume_counts_once_the_last_time(path):
+    log = JsonLines(path)
+    log(Event("evaluation", 3, {"tilt": 0.0, "reward": 0.1}))
+    log(Event("resumed", 3, {"tilt": 0.0}))
+    log(Event("evaluation", 3, {"tilt": 0.0, "reward": 0.2}))
+    assert [row["reward"] for row in read_events(path, "evaluation")] == [0.2]
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 7, 50, 1000])

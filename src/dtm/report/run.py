@@ -15,8 +15,7 @@ from dtm.loop.meter import FEWEST
 from dtm.loop.progress import Progress
 from dtm.report.card import Form, model_card
 from dtm.report.outcome import outcome
-from dtm.report.page.curves import is_number
-from dtm.runs.events import read_events, read_lines
+from dtm.runs.events import is_number, read_events, read_lines
 from dtm.runs.folder import RunFolder
 from dtm.writing import save_figure, write_json, write_text
 

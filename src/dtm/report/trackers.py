@@ -18,10 +18,9 @@ from dtm.config import RunConfig
 from dtm.config.serialise import leaves
 from dtm.errors import ConfigError, DtmWarning, nearest, require
 from dtm.evaluation.reveals import as_text
-from dtm.report.page.curves import is_number
 from dtm.report.page.data import clipped
 from dtm.report.page.samples import spread_out
-from dtm.runs.events import Event
+from dtm.runs.events import Event, is_number
 from dtm.runs.folder import RunFolder, read_object
 from dtm.writing import write_json
 

@@ -36,8 +36,10 @@ def shortened(argument: str) -> str:
 
     >>> shortened("--out=/somewhere/runs/first"), shortened("runs/second"), shortened("maze-small")
     ('--out=first', 'runs/second', 'maze-small')
+    >>> shortened("/somewhere/lr=1/first"), shortened("--out=/somewhere/lr=1/first")
+    ('first', '--out=first')
     """
-    flag, mark, value = argument.rpartition("=")
+    flag, mark, value = argument.partition("=") if not Path(argument).is_absolute() else ("", "", argument)
     path, here = Path(value), Path.cwd()
     if not path.is_absolute():
         return argument

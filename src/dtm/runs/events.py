@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from dtm.errors import DtmWarning, StorageError
 from dtm.writing import write_text, writing
@@ -35,6 +36,11 @@ Emit = Callable[..., None]
 """Function that sends an event, of a kind and with named values, to every callback."""
 CHUNK = 1 << 16
 """Bytes that are read at once from the end of a log."""
+NUMBERS = (
+    *("tilt", "h", "phase", "steps", "seconds", "skipped", "ess", "absorbed", "absorbed_error"),
+    *("reward", "best", "distinct", "coverage", "valid"),
+)
+"""Values with which readers calculate: numbers or null in every row that has them, else it is damaged."""
 
 
 class Callbacks:
@@ -110,32 +116,39 @@ def read_events(path: Path, kind: str) -> list[dict[str, Any]]:
 def newest_first(path: Path, end: int | None = None, warn: bool = True) -> Iterator[dict[str, Any]]:
     """Read the rows of a log from its last to its first, in bounded memory; skip damaged lines.
 
-    Of steps repeated after a resume only the last are returned. The steps of one kind of row fall only where
-    a run was resumed, so from the end an older row is a repeat if its step exceeds the lowest one so far.
+    Rows of a stopped attempt that lie after the step of a resume are left out: older rows of all kinds with
+    a step above that of a ``resumed`` row. Runs without such rows (`dtm pretrain`, `dtm adapt`) repeat steps;
+    of those only the last are returned. The steps of one kind of row fall only where a run was resumed, so
+    from the end an older row is a repeat if its step exceeds the lowest one of its kind so far.
 
     Args:
         path: the log.
         end: read only so many bytes of it, to read the same rows twice while a run adds others.
         warn: warn of damaged lines, after the last row.
     """
-    lowest: dict[str, Any] = {}
-    tilts: dict[str, set[Any]] = {}  # of the rows at the lowest step
-    damaged, number = list[int](), 0
+    resumed = math.inf  # the lowest step from which a run was resumed, so far
+    lowest: dict[str, int] = {}
+    tilts: dict[str, set[float | None]] = {}  # of the rows at the lowest step
+    damaged = first = number = 0
     lines = _lines_backwards(path, path.stat().st_size if end is None else end)
     next(lines)  # what follows the last newline: nothing, or a torn line
     for number, line in enumerate(lines, start=1):
-        row = _parsed(line, ("event", "step"))
-        if row is None or not isinstance(row["step"], int):
-            damaged.append(number)
+        row = _row(line)
+        if row is None:
+            damaged, first = damaged + 1, number
             continue
-        kind, step, tilt = str(row["event"]), row["step"], row.get("tilt")
+        kind, step, tilt = row["event"], row["step"], row.get("tilt")
+        if step > resumed:
+            continue
+        if kind == "resumed":
+            resumed = step
         if kind not in lowest or step < lowest[kind]:
             lowest[kind], tilts[kind] = step, set()
         if step == lowest[kind] and tilt not in tilts[kind]:
             tilts[kind].add(tilt)
             yield row
     if damaged and warn:
-        _warn_of_damage(path, [number + 1 - place for place in reversed(damaged)])
+        _warn_of_damage(path, damaged, number + 1 - first)
 
 
 def read_lines(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -143,18 +156,37 @@ def read_lines(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
 
     A run that was killed, or is writing now, may end in half a line.
     """
-    damaged = []
+    damaged = first = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 break
             row = _parsed(line, names)
             if row is None:
-                damaged.append(number)
+                damaged, first = damaged + 1, first or number
             else:
                 yield row
     if damaged:
-        _warn_of_damage(path, damaged)
+        _warn_of_damage(path, damaged, first)
+
+
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """Return whether a value is a finite number and not a bool.
+
+    >>> [is_number(value) for value in (2, 0.5, True, math.nan, "1", 10**400)]
+    [True, True, False, False, False, False]
+    """
+    is_real = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_real and abs(value) <= sys.float_info.max
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """Return the row of a line of the log; None if it is damaged or a value has the wrong type."""
+    row = _parsed(line, ("event", "step"))
+    if row is None or not isinstance(row["event"], str) or type(row["step"]) is not int:
+        return None
+    values = (row.get(name) for name in NUMBERS)
+    return row if all(value is None or is_number(value) for value in values) else None
 
 
 def _parsed(line: bytes, names: Sequence[str]) -> dict[str, Any] | None:
@@ -166,8 +198,8 @@ def _parsed(line: bytes, names: Sequence[str]) -> dict[str, Any] | None:
     return row if isinstance(row, dict) and all(name in row for name in names) else None
 
 
-def _warn_of_damage(path: Path, damaged: Sequence[int]) -> None:
-    notice = f"{path}: {len(damaged)} damaged lines are skipped, the first is line {damaged[0]}"
+def _warn_of_damage(path: Path, count: int, first: int) -> None:
+    notice = f"{path}: {count} damaged lines are skipped, the first is line {first}"
     warnings.warn(notice, DtmWarning, stacklevel=3)
 
 
@@ -176,15 +208,19 @@ def _lines_backwards(path: Path, end: int) -> Iterator[bytes]:
 
     The first result is what follows the last newline: empty, or a torn line.
     """
-    rest = b""
+    parts: list[bytes] = []  # of a line whose start is not read yet, its end first
     with path.open("rb") as file:
         while end > 0:
             begin = max(end - CHUNK, 0)
             file.seek(begin)
-            rest, *lines = (file.read(end - begin) + rest).split(b"\n")
-            yield from reversed(lines)
+            *lines, last = file.read(end - begin).split(b"\n")
+            parts.append(last)
+            if lines:
+                yield b"".join(reversed(parts))
+                yield from reversed(lines[1:])
+                parts = lines[:1]
             end = begin
-    yield rest
+    yield b"".join(reversed(parts))
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from dtm.report.figures import PANELS, SHARES
+from dtm.runs.events import is_number
 
 Rows = Sequence[Mapping[str, Any]]
 Table = dict[str, list[int | float | None]]
@@ -37,29 +37,23 @@ def columns(rows: Rows) -> Table:
     return {name: [_short(row[name]) if is_number(row.get(name)) else None for row in rows] for name in names}
 
 
-def thinned(rows: Rows, most: int) -> Rows:
-    """Thin out to at most ``most`` rows (see `Thinner`).
-
-    >>> thinned([{"step": k, "loss": float(k)} for k in range(4)], most=2)
-    [{'step': 1, 'loss': 0.5}, {'step': 3, 'loss': 2.5}]
-    """
-    thinner = Thinner(len(rows), most)
-    for row in reversed(rows):
-        thinner.add(row)
-    return thinner.rows
-
-
 class Thinner:
     """Means over adjacent rows, at the place of the last of them: at most ``most`` of ``count`` rows.
 
     Rows are added from the last to the first. Of a group of rows only the last one and sums are held.
+
+    >>> thinner = Thinner(count=4, most=2)
+    >>> for k in (3, 2, 1, 0):
+    ...     thinner.add({"step": k, "loss": float(k)})
+    >>> thinner.rows
+    [{'step': 1, 'loss': 0.5}, {'step': 3, 'loss': 2.5}]
     """
 
     def __init__(self, count: int, most: int) -> None:
         groups = min(count, most)
         self._starts = [round(place * count / groups) for place in range(groups)]
         self._left = count
-        self._group: list[Mapping[str, Any]] = []  # the last row, and the first one so far
+        self._last: Mapping[str, Any] | None = None  # of the group
         self._sums: dict[str, tuple[float, int]] = {}
         self._found: list[Mapping[str, Any]] = []
 
@@ -71,27 +65,27 @@ class Thinner:
     def add(self, row: Mapping[str, Any]) -> None:
         """Add the row before those added so far."""
         self._left -= 1
-        ends_group = bool(self._starts) and self._left == self._starts[-1]
-        if ends_group and not self._group:  # a group of one row
+        is_first = bool(self._starts) and self._left == self._starts[-1]
+        if is_first and self._last is None:  # a group of one row
             self._found.append(row)
         else:
-            self._group = [*self._group[:1], row]
-            self._sum(row)
-            if ends_group:
-                self._found.append(self._mean())
-                self._group, self._sums = [], {}
-        if ends_group:
+            self._last = row if self._last is None else self._last
+            self._sum(row, self._last)
+            if is_first:
+                self._found.append(self._mean(self._last))
+                self._last, self._sums = None, {}
+        if is_first:
             self._starts.pop()
 
-    def _sum(self, row: Mapping[str, Any]) -> None:
-        for name in self._group[0]:
+    def _sum(self, row: Mapping[str, Any], names: Iterable[str]) -> None:
+        for name in names:
             value = row.get(name)
             if is_number(value):
                 total, count = self._sums.get(name, (0, 0))
                 self._sums[name] = total + value, count + 1
 
-    def _mean(self) -> Mapping[str, Any]:
-        last, sums = self._group[0], self._sums
+    def _mean(self, last: Mapping[str, Any]) -> Mapping[str, Any]:
+        sums = self._sums
         means = {name: sums[name][0] / sums[name][1] if name in sums else None for name in last}
         return means | {name: last[name] for name in PLACE if name in last}
 
@@ -154,11 +148,6 @@ def _line(table: str, y: str, label: str, *, ranged: bool = False) -> dict[str, 
 
 def _has(found: Mapping[str, Table], table: str, name: str) -> bool:
     return any(value is not None for value in found.get(table, {}).get(name, ()))
-
-
-def is_number(value: Any) -> TypeGuard[int | float]:
-    """Return whether a value is a finite number and not a bool."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _short(value: int | float) -> int | float:

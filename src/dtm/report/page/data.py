@@ -9,11 +9,12 @@ from typing import Any
 
 from dtm.config import RunConfig
 from dtm.config.budget import SPENT
+from dtm.config.serialise import read_mapping, to_yaml
 from dtm.errors import CheckpointError, DtmWarning, require
 from dtm.evaluation.reveals import as_text
 from dtm.report.card import without_folders
 from dtm.report.page.advice import advice
-from dtm.report.page.curves import charts, is_number, tables
+from dtm.report.page.curves import charts, tables
 from dtm.report.page.drawings import drawing, scene
 from dtm.report.page.log import Log
 from dtm.report.page.samples import (
@@ -24,6 +25,7 @@ from dtm.report.page.samples import (
     spread_out,
     stratified,
 )
+from dtm.runs.events import is_number
 from dtm.runs.folder import RunFolder, read_object
 
 SAMPLES = 320
@@ -92,7 +94,7 @@ def run_data(subject: Subject, detail: Detail) -> dict[str, Any]:
         "verdict": verdict(log, summary),
         "facts": facts(folder, config, log, summary),
         "measures": measures(log),
-        "config": folder.config.read_text(encoding="utf-8"),
+        "config": to_yaml(shorten_paths(read_mapping(folder.config))),
         "tables": found,
         "charts": charts(found, log.best),
         "phases": [_phase(row) for row in log.phases],
@@ -103,6 +105,15 @@ def run_data(subject: Subject, detail: Detail) -> dict[str, Any]:
         "movies": movies(evaluations, drawn, detail),
         "warnings": advice(log, summary),
     }
+
+
+def shorten_paths(settings: Any) -> Any:
+    """Shorten the paths among nested settings."""
+    if isinstance(settings, Mapping):
+        return {name: shorten_paths(value) for name, value in settings.items()}
+    if isinstance(settings, list):
+        return [shorten_paths(value) for value in settings]
+    return without_folders(settings) if isinstance(settings, str) else settings
 
 
 def verdict(log: Log, summary: Mapping[str, Any]) -> dict[str, str]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dtm.report.page.curves import Rows, Thinner, is_number
-from dtm.runs.events import newest_first
+from dtm.report.page.curves import Rows, Thinner
+from dtm.runs.events import is_number, newest_first
 from dtm.tilts import LOW_ESS
 
 CURVES = ("evaluation", "phase", "step", "rollouts")
@@ -50,19 +50,12 @@ class Log:
         """Number of completions without a reward."""
 
     @classmethod
-    def of(cls, rows: Rows, points: int = 300, interval: Interval = lambda step, tilt: (None, None)) -> Log:
-        """Summarise rows in memory."""
-        log = cls(Counter(str(row["event"]) for row in rows), points, interval)
-        log._add_all(reversed(rows))
-        return log
-
-    @classmethod
     def read(cls, path: Path, points: int, interval: Interval) -> Log:
         """Summarise a file: count its rows, then read it again; without a file the log is empty."""
         if not path.is_file():
             return cls({}, points, interval)
         end = path.stat().st_size
-        counts = Counter(str(row["event"]) for row in newest_first(path, end))
+        counts = Counter(row["event"] for row in newest_first(path, end))
         log = cls(counts, points, interval)
         log._add_all(newest_first(path, end, warn=False))
         return log
@@ -84,7 +77,7 @@ class Log:
 
     def _add_all(self, rows: Iterable[Mapping[str, Any]]) -> None:
         for row in rows:
-            self._add(str(row["event"]), row)
+            self._add(row["event"], row)
 
     def _add(self, kind: str, row: Mapping[str, Any]) -> None:
         """Add the row before those added so far."""

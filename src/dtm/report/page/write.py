@@ -20,7 +20,7 @@ from typing import Any
 
 from dtm.config.serialise import leaves
 from dtm.errors import DtmWarning, require
-from dtm.report.page.data import LEVELS, Subject, page_data
+from dtm.report.page.data import LEVELS, Subject, page_data, shorten_paths
 from dtm.runs.events import Event
 from dtm.runs.folder import PAGE, RunFolder, make_folder
 from dtm.writing import write_text
@@ -28,7 +28,7 @@ from dtm.writing import write_text
 LARGEST = 4_500_000
 """Largest page, in bytes; a larger one is made again with fewer samples, shorter texts and coarser curves."""
 SHARE = 0.01
-"""Largest share of a run's time for writing its page."""
+"""Largest share of a run's time for writing its page again."""
 PLACE = re.compile(r"\[\[(policy|title|style|data|script)\]\]")
 SCRIPTS = ("base", "charts", "drawings", "movie", "samples", "sections", "main")
 """The script's files, in the order in which they are joined."""
@@ -116,12 +116,24 @@ def subjects_of(folders: Sequence[RunFolder]) -> list[Subject]:
     """
     names = [folder.path.name for folder in folders]
     if len(set(names)) < len(names):
-        names = [str(folder.path) for folder in folders]
+        paths = [folder.path.absolute() for folder in folders]
+        shared = os.path.commonpath([path.parent for path in paths])
+        names = [os.path.relpath(path, shared) for path in paths]
     settings = [leaves(folder.read_config()) for folder in folders] if len(folders) > 1 else []
     fields = dict.fromkeys(field for setting in settings for field in setting if field != "seed")
     varied = [field for field in fields if len({str(setting.get(field)) for setting in settings}) > 1]
-    groups = [_label(setting, varied) for setting in settings] if varied else names
+    groups = _labels(settings, varied) if varied else names
     return [Subject(*row) for row in zip(folders, names, groups, strict=True)]
+
+
+def _labels(settings: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> list[str]:
+    """Return the groups' names with short paths, and a number if paths are then equal."""
+    whole = [_label(setting, varied) for setting in settings]
+    short = [_label(shorten_paths(setting), varied) for setting in settings]
+    distinct = list(dict.fromkeys(whole))
+    if len(set(short)) < len(distinct):
+        short = [f"{name} ({distinct.index(full) + 1})" for name, full in zip(short, whole, strict=True)]
+    return short
 
 
 def _label(setting: Mapping[str, Any], varied: Sequence[str]) -> str:
@@ -134,7 +146,8 @@ def _label(setting: Mapping[str, Any], varied: Sequence[str]) -> str:
 class RunPage:
     """Callback that rewrites a run's page during the run, after evaluations and phases.
 
-    It waits until the page's share of the run's time is below `SHARE`; a failure causes one warning.
+    After each page it waits, so that the following pages take at most `SHARE` of the run's time. A failure
+    causes one warning.
     """
 
     def __init__(self, folder: RunFolder) -> None:

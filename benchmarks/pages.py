@@ -102,7 +102,7 @@ def soak(found: Found) -> str:
     }
     first, last = found["first"], found["last"]
     rows = [
-        [label, f"{first[name] / unit:.4g}", f"{last[name] / unit:.4g}", f"{growth / unit:.2g}"]
+        [label, f"{first[name] / unit:.4g}", f"{last[name] / unit:.4g}", f"{growth / unit or 0.0:.2g}"]
         for (name, (label, unit)), growth in zip(
             names.items(), found["growth_per_1000_steps"].values(), strict=True
         )

@@ -65,7 +65,7 @@ class MaskCount:
         """Draw one x_t per sequence; the mask counts of a batch are spread evenly over 1..L.
 
         The n of row j is drawn from the j-th of B equal strata, in random order: each n is still
-        uniform, their sum varies far less.
+        uniform (before the skew), their sum varies far less.
         """
         rows, device = len(clean), clean.tokens.device
         length, lead = self.trained_length(clean), self._lead(clean)

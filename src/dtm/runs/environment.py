@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from dtm.distributed import launched
+
+ABSOLUTE = re.compile(r"(?P<flag>[^/]*=)?(?P<path>/.*)", re.DOTALL)
+"""An absolute path, alone or after ``=``."""
 
 
 def environment() -> dict[str, Any]:
@@ -38,12 +42,14 @@ def shortened(argument: str) -> str:
     ('--out=first', 'runs/second', 'maze-small')
     >>> shortened("/somewhere/lr=1/first"), shortened("--out=/somewhere/lr=1/first")
     ('first', '--out=first')
+    >>> shortened("--set=spg.reward=/somewhere/my.py")
+    '--set=spg.reward=my.py'
     """
-    flag, mark, value = argument.partition("=") if not Path(argument).is_absolute() else ("", "", argument)
-    path, here = Path(value), Path.cwd()
-    if not path.is_absolute():
+    found = ABSOLUTE.fullmatch(argument)
+    if found is None:
         return argument
-    return f"{flag}{mark}{path.relative_to(here) if path.is_relative_to(here) else path.name}"
+    path, here = Path(found["path"]), Path.cwd()
+    return f"{found['flag'] or ''}{path.relative_to(here) if path.is_relative_to(here) else path.name}"
 
 
 def commit(file: Path = Path(__file__)) -> str | None:

@@ -2,6 +2,7 @@
 
     python benchmarks/compare.py --data-dir DATA --jobs 9      # one GPU
     python benchmarks/compare.py --data-dir DATA --laptop      # two CPU cores, half an hour
+    python benchmarks/compare.py --data-dir DATA --laptop --every-method    # an hour and a half more
 
 On a GPU: the paper's methods on Sudoku and Countdown at equal tokens, each tuned by as many trials, several
 runs in parallel; then DTM and SPG on Sudoku at equal wall-clock, one run at a time, with the settings
@@ -9,6 +10,8 @@ picked before. On Sudoku c-DTM has short phases; the published results of sudoku
 Countdown's table has the accuracy on items that need × or ÷ beside that of the base.
 
 On a laptop: c-DTM, SPG and VRPO on Sudoku at equal tokens, without trials, from a base of 0.2M parameters.
+With --every-method: all methods from this base at half of the tokens, each tuned by three trials, beside the
+base steered by the reward.
 
 Bases are pretrained unless --out holds them. Finished runs are kept. --smoke runs everything in miniature.
 """
@@ -27,6 +30,8 @@ from study import publish
 
 RESULTS = Path(__file__).parents[1] / "results" / "compare"
 METHODS = "c-dtm,spg,wd1,diffu-grpo,unigrpo,gdpo,vrpo"
+LATER = "gdsd,dmpo,espo,just-grpo,agrpo,d2"
+"""Methods that are newer than the paper."""
 SHAPE = shlex.split("--model.width 32 --model.layers 1 --model.heads 2 --model.ffn 48")
 """The base of a run that checks the study itself."""
 SMALL = shlex.split("""
@@ -48,6 +53,14 @@ ROOM = shlex.split("""
 """Phases of 1.4 million tokens: 12 million have room for eight. A phase of the recipe takes up to 7.6."""
 ON_LAPTOP = {"methods": "c-dtm,spg,vrpo", "trials": "0", "jobs": "2"}
 """What the comparison on a laptop runs unless it is told otherwise: no trials, every method as it is."""
+EVERY_METHOD = {
+    "methods": f"{METHODS},{LATER}",
+    "tokens": "6e6tokens",
+    "trials": "3",
+    "jobs": "2",
+    "also": "best-of-16,smc-16",
+}
+"""What --every-method runs unless it is told otherwise."""
 BRIEF = {
     "methods": "c-dtm,spg",
     "tokens": "2e3tokens",
@@ -112,12 +125,18 @@ def main() -> None:
     parser.add_argument("--trials", default="6", metavar="N", help="of each method (default: 6; 0: none)")
     parser.add_argument("--jobs", default="9", metavar="J", help="runs side by side (default: 9)")
     parser.add_argument("--laptop", action="store_true", help="the comparison for two CPU cores alone")
+    parser.add_argument(
+        "--every-method", action="store_true", help="with --laptop: all methods, newer ones included"
+    )
+    parser.add_argument("--also", metavar="A,B,…", help="of --every-method: best-of-N, smc-N")
     parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.laptop:
-        parser.set_defaults(**ON_LAPTOP)
+        parser.set_defaults(**EVERY_METHOD if asked.every_method else ON_LAPTOP)
     if asked.smoke:
         parser.set_defaults(**BRIEF)
+    if asked.every_method and not asked.laptop:
+        parser.error("--every-method goes with --laptop")
     options = parser.parse_args()
     results = options.out / "results" if options.smoke else RESULTS
     common = list(SMALL) if options.smoke else ["--device", "cpu"] if options.laptop else []
@@ -134,7 +153,8 @@ def main() -> None:
         return compare(f"{recipe.removesuffix('-mini')}-{suffix}", recipe, options.out, results, *asked)
 
     if options.laptop:
-        tokens("sudoku-mini", "laptop", *ROOM)
+        also = ["--also", options.also] if options.every_method and options.also else []
+        tokens("sudoku-mini", "every-method" if options.every_method else "laptop", *ROOM, *also)
         return
     tuned = tokens("sudoku-mini", "tokens", *ROOM)
     tokens("countdown-mini", "tokens")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 import dtm
 from dtm import api
 from dtm.cli import main
 from dtm.comparison.results import gather, interval, with_sampling
 from dtm.comparison.settings import contestants, with_method
-from dtm.comparison.table import markdown
+from dtm.comparison.table import markdown, tables
 from dtm.errors import CheckpointError, ConfigError
 from dtm.runs.folder import RunFolder
 
@@ -180,6 +182,23 @@ def test_the_table_has_the_base_and_every_method(entries):
     assert all(10 < value < 10_000 for value in memory)
     assert "± half of the 95 % interval (Student's t)" in text
     assert "resident set of the process" in text
+
+
+@pytest.mark.parametrize(("width", "count"), [(60, 2), (80, 1), (45, 3)])
+def test_a_narrow_terminal_gets_more_tables_and_no_broken_cells(entries, width, count):
+    found = gather(list(entries.values()))
+    parts = tables(found, width)
+    assert [part.columns[1].header for part in parts] == ["base"] * len(parts)
+    assert [column.header for part in parts for column in part.columns[2:]] == NAMES
+    assert len(parts) == count
+    console = Console(width=width, record=True, file=io.StringIO())
+    for part in parts:
+        console.print(part)
+    text = console.export_text()
+    for name in NAMES:
+        reward = found.summary()[name]["reward"]
+        assert f"{reward['mean']:.3f} ± {reward['high'] - reward['mean']:.3f}" in text
+    assert max(map(len, text.splitlines())) <= width
 
 
 def test_steered_sampling_of_the_base_stands_beside_the_methods(entries, tmp_path, monkeypatch):

@@ -231,7 +231,7 @@ def _recipe(options: argparse.Namespace, flags: list[str]) -> RunConfig:
 def _show(comparison: Comparison, out: Path, command: str) -> int:
     from rich.console import Console
 
-    from dtm.comparison.table import markdown, table
+    from dtm.comparison.table import markdown, tables
     from dtm.report.page.data import Subject
     from dtm.report.page.write import write_pages
     from dtm.runs.folder import PAGE, RunFolder, make_folder
@@ -241,7 +241,9 @@ def _show(comparison: Comparison, out: Path, command: str) -> int:
     write_json(out / "compare.json", comparison.to_json(command))
     write_text(out / "compare.md", markdown(comparison))
     save_figure(comparison.figure(), out / "compare.png")
-    Console().print(table(comparison))
+    console = Console()
+    for table in tables(comparison, console.width):
+        console.print(table)
     for note in comparison.notes:
         print(f"note: {note}")
     print(f"rows: {out / 'compare.json'}\ntable: {out / 'compare.md'}\nfigure: {out / 'compare.png'}")

@@ -1,4 +1,4 @@
-"""Format a comparison as a table: a column per method on a terminal, a row per method in Markdown."""
+"""Format a comparison: a column per method on a terminal, a row per method in Markdown."""
 
 from __future__ import annotations
 
@@ -21,15 +21,39 @@ ANSWER = ("passes per answer", "rewards per answer")
 """Column titles of the costs of steering, with --also."""
 
 
-def table(comparison: Comparison) -> Table:
-    """Format measures and costs of the base and of every method as a table for the terminal."""
-    cells = _cells(comparison)
-    shown = Table("", title=_title(comparison), caption=_caption(comparison), caption_justify="left")
-    for name in cells:
-        shown.add_column(name, justify="right", overflow="fold")
-    for number, head in enumerate(_heads(comparison)):
-        shown.add_row(head, *(column[number] for column in cells.values()))
+def tables(comparison: Comparison, width: int) -> list[Table]:
+    """Format measures and costs for a terminal: as many tables as its width asks for, each with the base."""
+    cells, heads = _cells(comparison), _heads(comparison)
+    base = cells.pop("base")
+    room = width - _width("", heads) - _width("base", base) - 1
+    shown = []
+    for names in _fitting(cells, room):
+        table = Table("", title=None if shown else _title(comparison))
+        for name in ("base", *names):
+            table.add_column(name, justify="right", overflow="fold")
+        for number, head in enumerate(heads):
+            table.add_row(head, base[number], *(cells[name][number] for name in names))
+        shown.append(table)
+    shown[-1].caption, shown[-1].caption_justify = _caption(comparison), "left"
     return shown
+
+
+def _fitting(cells: Mapping[str, Sequence[str]], room: int) -> list[list[str]]:
+    """Divide columns into groups that have room side by side, one column at least."""
+    groups, left = [list[str]()], room
+    for name, column in cells.items():
+        needed = _width(name, column)
+        if needed > left and groups[-1]:
+            groups.append([])
+            left = room
+        groups[-1].append(name)
+        left -= needed
+    return groups
+
+
+def _width(name: str, column: Sequence[str]) -> int:
+    """Return the width of a column with its padding and one border."""
+    return max(map(len, (name, *column))) + 3
 
 
 def markdown(comparison: Comparison) -> str:

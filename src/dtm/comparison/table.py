@@ -26,7 +26,7 @@ def tables(comparison: Comparison, width: int) -> list[Table]:
     cells, heads = _cells(comparison), _heads(comparison)
     base = cells.pop("base")
     room = width - _width("", heads) - _width("base", base) - 1
-    shown = []
+    shown = list[Table]()
     for names in _fitting(cells, room):
         table = Table("", title=None if shown else _title(comparison))
         for name in ("base", *names):

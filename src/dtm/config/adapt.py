@@ -76,7 +76,7 @@ SHARES = ("countdown", "arithmetic", "sudoku", "sudoku_lines", "gsm8k", "own", "
 
 def _training() -> PretrainConfig:
     return PretrainConfig(
-        steps=1250, batch=384, settle=0.3, after_end=False, mask_skew=2.0, lr=6e-4, hold=0.35, held_out=256
+        steps=1400, batch=384, settle=0.3, after_end=False, mask_skew=2.0, lr=6e-4, hold=0.35, held_out=256
     )
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/compare.py --data-dir DATA --jobs 9      # one GPU
     python benchmarks/compare.py --data-dir DATA --laptop      # two CPU cores, half an hour
-    python benchmarks/compare.py --data-dir DATA --laptop --every-method    # an hour and a half more
+    python benchmarks/compare.py --data-dir DATA --laptop --newer    # an hour and a half more
 
 On a GPU: the paper's methods on Sudoku and Countdown at equal tokens, each tuned by as many trials, several
 runs in parallel; then DTM and SPG on Sudoku at equal wall-clock, one run at a time, with the settings
@@ -10,8 +10,8 @@ picked before. On Sudoku c-DTM has short phases; the published results of sudoku
 Countdown's table has the accuracy on items that need × or ÷ beside that of the base.
 
 On a laptop: c-DTM, SPG and VRPO on Sudoku at equal tokens, without trials, from a base of 0.2M parameters.
-With --every-method: all methods from this base at half of the tokens, each tuned by three trials, beside the
-base steered by the reward.
+With --newer: these, wd1 and the methods that are newer than the paper, from this base at half of the tokens,
+each tuned by as many trials, beside the base steered by the reward.
 
 Bases are pretrained unless --out holds them. Finished runs are kept. --smoke runs everything in miniature.
 """
@@ -30,8 +30,6 @@ from study import publish
 
 RESULTS = Path(__file__).parents[1] / "results" / "compare"
 METHODS = "c-dtm,spg,wd1,diffu-grpo,unigrpo,gdpo,vrpo"
-LATER = "gdsd,dmpo,espo,just-grpo,agrpo,d2"
-"""Methods that are newer than the paper."""
 SHAPE = shlex.split("--model.width 32 --model.layers 1 --model.heads 2 --model.ffn 48")
 """The base of a run that checks the study itself."""
 SMALL = shlex.split("""
@@ -53,14 +51,16 @@ ROOM = shlex.split("""
 """Phases of 1.4 million tokens: 12 million have room for eight. A phase of the recipe takes up to 7.6."""
 ON_LAPTOP = {"methods": "c-dtm,spg,vrpo", "trials": "0", "jobs": "2"}
 """What the comparison on a laptop runs unless it is told otherwise: no trials, every method as it is."""
-EVERY_METHOD = {
-    "methods": f"{METHODS},{LATER}",
+NEWER = {
+    "methods": "c-dtm,spg,vrpo,wd1,gdsd,dmpo,espo,just-grpo,agrpo,d2",
     "tokens": "6e6tokens",
     "trials": "3",
     "jobs": "2",
     "also": "best-of-16,smc-16",
 }
-"""What --every-method runs unless it is told otherwise."""
+"""What --newer runs unless it is told otherwise."""
+BRIEFLY = ("--evaluation.completions", "2")
+"""Of sixty runs at this size, evaluations with eight completions would take most of the time."""
 BRIEF = {
     "methods": "c-dtm,spg",
     "tokens": "2e3tokens",
@@ -93,9 +93,11 @@ def compare(name: str, recipe: str, out: Path, results: Path, *arguments: str) -
     folder = out / name
     call("compare", recipe, "--out", str(folder), *arguments)
     results.mkdir(parents=True, exist_ok=True)
-    for found in folder.glob("compare.*"):
-        shutil.copy(found, results / f"{name}{found.suffix}")
-    publish(f"compare/{name}", results / f"{name}.json", results.glob(f"{name}.*"))
+    copies = {folder / f"compare.{kind}": results / f"{name}.{kind}" for kind in ("json", "md", "png")}
+    copies[folder / "diversity.png"] = results / f"{name}-diversity.png"
+    for made, copy in copies.items():
+        shutil.copy(made, copy)
+    publish(f"compare/{name}", results / f"{name}.json", copies.values())
     return folder
 
 
@@ -126,17 +128,19 @@ def main() -> None:
     parser.add_argument("--jobs", default="9", metavar="J", help="runs side by side (default: 9)")
     parser.add_argument("--laptop", action="store_true", help="the comparison for two CPU cores alone")
     parser.add_argument(
-        "--every-method", action="store_true", help="with --laptop: all methods, newer ones included"
+        "--newer",
+        action="store_true",
+        help="with --laptop: more methods, those newer than the paper included",
     )
-    parser.add_argument("--also", metavar="A,B,…", help="of --every-method: best-of-N, smc-N")
+    parser.add_argument("--also", metavar="A,B,…", help="of --newer: best-of-N, smc-N")
     parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.laptop:
-        parser.set_defaults(**EVERY_METHOD if asked.every_method else ON_LAPTOP)
+        parser.set_defaults(**NEWER if asked.newer else ON_LAPTOP)
     if asked.smoke:
         parser.set_defaults(**BRIEF)
-    if asked.every_method and not asked.laptop:
-        parser.error("--every-method goes with --laptop")
+    if asked.newer and not asked.laptop:
+        parser.error("--newer goes with --laptop")
     options = parser.parse_args()
     results = options.out / "results" if options.smoke else RESULTS
     common = list(SMALL) if options.smoke else ["--device", "cpu"] if options.laptop else []
@@ -153,8 +157,8 @@ def main() -> None:
         return compare(f"{recipe.removesuffix('-mini')}-{suffix}", recipe, options.out, results, *asked)
 
     if options.laptop:
-        also = ["--also", options.also] if options.every_method and options.also else []
-        tokens("sudoku-mini", "every-method" if options.every_method else "laptop", *ROOM, *also)
+        more = [*BRIEFLY, "--also", options.also] if options.newer else []
+        tokens("sudoku-mini", "newer" if options.newer else "laptop", *ROOM, *more)
         return
     tuned = tokens("sudoku-mini", "tokens", *ROOM)
     tokens("countdown-mini", "tokens")

@@ -24,6 +24,10 @@ ROOT = Path(__file__).parents[1]
         ("maze_speed.py --rows 16 --batch 8 --steps 2 --json speed.json", "speed.json"),
         ("mini.py --smoke --jobs 2", "runs/mini/results/countdown-mini/ablations.json"),
         ("compare.py --smoke", "runs/compare/results/sudoku-seconds.json"),
+        (
+            "compare.py --smoke --laptop --newer --methods c-dtm,dmpo --also best-of-2",
+            "runs/compare/results/sudoku-newer.json",
+        ),
         ("llada8b.py --smoke --out llada8b.json", "llada8b.json"),
         ("families.py --smoke --out families.json", "families.json"),
         ("block_causal.py --scale smoke --seeds 1 --out block_causal.json", "block_causal.json"),

@@ -160,7 +160,7 @@ def test_the_interval_is_students_over_seeds():
 
 
 def test_the_figure_has_a_band_for_each_method_against_what_was_spent(entries):
-    figure = gather(list(entries.values())).figure()
+    figure = gather(list(entries.values())).figures()["compare"]
     reward = next(axes for axes in figure.axes if axes.get_title() == "Mean reward")
     assert figure.get_supxlabel() == "tokens through the models (measured on validation prompts)"
     assert len(reward.collections) == 3
@@ -332,6 +332,7 @@ def test_methods_are_compared_and_a_finished_comparison_runs_nothing(tiny, tmp_p
     assert [row["method"] for row in found["rows"]] == names
     assert found["settings"]["spg"]["method.draws"] == 1
     assert (out / "compare.png").stat().st_size > 10_000
+    assert (out / "diversity.png").stat().st_size > 10_000
     assert all(f'"group":"{name}"' in (out / "report.html").read_text() for name in names)
     made = {path: path.stat().st_mtime_ns for path in out.glob("*/summary.json")}
     for folder in ("comparison", "comparison-2"):  # the second does not write over the first

@@ -231,7 +231,7 @@ def _recipe(options: argparse.Namespace, flags: list[str]) -> RunConfig:
 def _show(comparison: Comparison, out: Path, command: str) -> int:
     from rich.console import Console
 
-    from dtm.comparison.table import markdown, tables
+    from dtm.comparison.table import caption, markdown, tables
     from dtm.report.page.data import Subject
     from dtm.report.page.write import write_pages
     from dtm.runs.folder import PAGE, RunFolder, make_folder
@@ -240,13 +240,17 @@ def _show(comparison: Comparison, out: Path, command: str) -> int:
     make_folder(out)
     write_json(out / "compare.json", comparison.to_json(command))
     write_text(out / "compare.md", markdown(comparison))
-    save_figure(comparison.figure(), out / "compare.png")
+    figures = {out / f"{name}.png": figure for name, figure in comparison.figures().items()}
+    for path, figure in figures.items():
+        save_figure(figure, path)
     console = Console()
     for table in tables(comparison, console.width):
         console.print(table)
+    print(caption(comparison))
     for note in comparison.notes:
         print(f"note: {note}")
-    print(f"rows: {out / 'compare.json'}\ntable: {out / 'compare.md'}\nfigure: {out / 'compare.png'}")
+    print(f"rows: {out / 'compare.json'}\ntable: {out / 'compare.md'}")
+    print(f"figures: {', '.join(map(str, figures))}")
     shown = [Subject(RunFolder(Path(row.run)), Path(row.run).name, row.method) for row in comparison.rows]
     print(f"page: {write_pages(shown, out / PAGE)}")
     return 0

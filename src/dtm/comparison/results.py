@@ -20,7 +20,7 @@ from dtm.comparison.sampled import Beside, beside
 from dtm.comparison.settings import label, own_settings
 from dtm.comparison.tuning import Trial, tuning_notes
 from dtm.config.budget import SPENT, Budget
-from dtm.report.figures import PLAIN, comparison_figure
+from dtm.report.figures import PLAIN, comparison_figure, diversity_figure
 from dtm.runs.environment import environment
 from dtm.runs.folder import kept_json
 
@@ -100,15 +100,20 @@ class Comparison:
             for name in self.methods
         }
 
-    def figure(self) -> Figure:
-        """Plot validation measures against the cost: mean and range over the seeds of each method."""
+    def figures(self) -> dict[str, Figure]:
+        """Plot validation measures against the cost, and diversity against the reward, by name of the file.
+
+        Curves are means over the seeds of a method; bands are their range.
+        """
         spent = f"spent_{self.budget.unit}"
         curves = {
             name: [[{**point, "tilt": point[spent]} for point in row.curve] for row in self.of(name)]
             for name in self.methods
         }
         axis = f"{AXES[self.budget.unit]} (measured on validation prompts)"
-        return comparison_figure(curves, self.best, axis, styles=PLAIN)
+        figures = {"compare": comparison_figure(curves, self.best, axis, styles=PLAIN)}
+        diversity = diversity_figure(curves)
+        return figures if diversity is None else figures | {"diversity": diversity}
 
     def to_json(self, command: str) -> dict[str, Any]:
         """Return all results as JSON values, with the command and the environment that made them."""

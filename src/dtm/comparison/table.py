@@ -34,7 +34,6 @@ def tables(comparison: Comparison, width: int) -> list[Table]:
         for number, head in enumerate(heads):
             table.add_row(head, base[number], *(cells[name][number] for name in names))
         shown.append(table)
-    shown[-1].caption, shown[-1].caption_justify = _caption(comparison), "left"
     return shown
 
 
@@ -62,14 +61,11 @@ def markdown(comparison: Comparison) -> str:
     lines = [f"| {' | '.join(heads)} |", "|---|" + "--:|" * (len(heads) - 1)]
     lines += [f"| {' | '.join([name, *row])} |" for name, row in _cells(comparison).items()]
     notes = [f"- {note}" for note in comparison.notes]
-    return "\n".join([f"{_title(comparison)}:", "", *lines, "", _caption(comparison), *notes]) + "\n"
+    return "\n".join([f"{_title(comparison)}:", "", *lines, "", caption(comparison), *notes]) + "\n"
 
 
-def _title(comparison: Comparison) -> str:
-    return f"test prompts, after {comparison.budget.text} of rollouts and updates"
-
-
-def _caption(comparison: Comparison) -> str:
+def caption(comparison: Comparison) -> str:
+    """Return how the numbers of the table were made."""
     seeds = ", ".join(map(str, comparison.seeds))
     over = f"mean over seeds {seeds} ± half of the 95 % interval (Student's t)"
     alone = f"seed {seeds} alone: no interval"
@@ -78,6 +74,10 @@ def _caption(comparison: Comparison) -> str:
         return words
     count = comparison.beside.tilted.rollouts
     return f"{words}; tilted law: {count} weighted rollouts of the base per prompt, ± 1.96 standard errors"
+
+
+def _title(comparison: Comparison) -> str:
+    return f"test prompts, after {comparison.budget.text} of rollouts and updates"
 
 
 def _heads(comparison: Comparison) -> list[str]:

@@ -28,8 +28,12 @@ STYLES = [
     for colour in colours
 ]
 """Styles of the settings of a grid: three colours, first solid and then dashed, then three more."""
-PLAIN = [(colour, "-") for colour in (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY, "black")]
-"""Styles of unrelated settings: a colour for each."""
+PLAIN = [
+    (colour, style)
+    for style in ("-", "--")
+    for colour in (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY, "black")
+]
+"""Styles of unrelated settings: a colour for each, first solid and then dashed."""
 
 PANELS = {
     "accuracy": "Accuracy",
@@ -39,6 +43,8 @@ PANELS = {
     "coverage": "Coverage",
     "distinct": "Distinct answers",
 }
+DIVERSITY = ("coverage", "distinct", "accuracy_mul_div")
+"""Measures that fall when a model collapses to few answers, or to the most frequent kind of answer."""
 LENGTH = {"length": "Tokens before the end"}
 SHARES = {"accuracy", "accuracy_mul_div", "valid", "distinct"}
 """Measures that are drawn in per cent."""
@@ -94,14 +100,44 @@ def comparison_figure(
     return figure
 
 
-def _curve(axes: Axes, runs: Sequence[Rows], key: str, colour: str, style: str, name: str) -> None:
-    """Plot the mean of the runs with a dot at every evaluation, and the band between the extremes."""
+def diversity_figure(settings: Mapping[str, Sequence[Rows]]) -> Figure | None:
+    """Plot the measures of `DIVERSITY` that the rows have against the mean reward, beginning at the base.
+
+    So methods that learn at different rates can be compared at equal reward. A point is the mean over the
+    seeds at one cost. Return None if the task has no such measure.
+    """
+    everything = [row for runs in settings.values() for run in runs for row in run]
+    keys = [key for key in DIVERSITY if all(key in row for row in everything)]
+    if not keys:
+        return None
+    figure = Figure(figsize=(4.2 * len(keys) + 0.3, 4.2), dpi=150, layout="constrained")
+    for axes, key in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, strict=True):
+        for (name, runs), (colour, style) in zip(settings.items(), itertools.cycle(PLAIN), strict=False):
+            reward, kept = (_interpolated(runs, measure)[1].mean(0) for measure in ("reward", key))
+            axes.plot(reward, kept, f"o{style}", color=colour, markersize=3, linewidth=1.2, label=name)
+        _tidy(axes)
+        axes.set_title(PANELS[key], fontsize=11)
+        if key in SHARES:
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    figure.supxlabel("mean reward (measured on validation prompts)", fontsize=10)
+    figure.legend(
+        figure.axes[0].lines, settings, loc="outside upper center", ncols=4, frameon=False, fontsize=9
+    )
+    return figure
+
+
+def _interpolated(runs: Sequence[Rows], key: str) -> tuple[list[float], np.ndarray]:
+    """Return the tilts that all runs reached, and the measure at them, [runs, tilts]."""
     curves = [{row["tilt"]: row[key] for row in run} for run in runs]
     reached = min(max(curve) for curve in curves)
     tilts = sorted({tilt for curve in curves for tilt in curve if tilt <= reached})
-    values = np.array(
-        [np.interp(tilts, sorted(curve), [curve[a] for a in sorted(curve)]) for curve in curves]
-    )
+    values = [np.interp(tilts, sorted(curve), [curve[a] for a in sorted(curve)]) for curve in curves]
+    return tilts, np.array(values)
+
+
+def _curve(axes: Axes, runs: Sequence[Rows], key: str, colour: str, style: str, name: str) -> None:
+    """Plot the mean of the runs with a dot at every evaluation, and the band between the extremes."""
+    tilts, values = _interpolated(runs, key)
     axes.plot(tilts, values.mean(0), f"o{style}", color=colour, markersize=4, zorder=3, label=name)
     if len(runs) > 1:
         axes.fill_between(tilts, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)

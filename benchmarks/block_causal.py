@@ -27,10 +27,10 @@ from dtm import api
 from dtm.config import RunConfig
 from dtm.loop.assemble import assemble
 from dtm.loop.assembly import new_shape
-from dtm.loop.examples import task_corpus
-from dtm.loop.pretraining import Pretrainer
 from dtm.masking import CountMasking, EveryBlock
 from dtm.models.transformer import Transformer
+from dtm.pretraining.examples import task_corpus
+from dtm.pretraining.pretrainer import Pretrainer
 from dtm.random import stream
 from dtm.writing import write_json
 from study import provenance, publish

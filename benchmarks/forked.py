@@ -21,7 +21,7 @@ import tyro  # noqa: F401, imported once for all forks
 
 import dtm.api
 import dtm.comparison.results
-import dtm.loop.adaptation
+import dtm.pretraining.adaptation
 import dtm.report.display  # noqa: F401
 from dtm.cli import main
 

@@ -38,9 +38,9 @@ from dtm.config.serialise import update
 from dtm.errors import require
 from dtm.evaluation.protocol import Examination, examine
 from dtm.evaluation.subject import Source, Subject
-from dtm.loop.adaptation import adapt
 from dtm.loop.assemble import assemble
 from dtm.models.transformer import Transformer
+from dtm.pretraining.adaptation import adapt
 from dtm.runs.folder import RunFolder
 from dtm.writing import write_json
 from study import called, commits, curve, machine, publish

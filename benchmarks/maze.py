@@ -21,7 +21,8 @@ import torch
 
 import dtm
 from dtm import api, tilts
-from dtm.comparison.sweep import over_seeds, run_all, spread
+from dtm.comparison.jobs import over_seeds, run_all
+from dtm.comparison.sweep import spread
 from dtm.config import EvaluationConfig, MazeConfig, RunConfig
 from dtm.config.serialise import update
 from dtm.evaluation.evaluate import Evaluation

@@ -19,7 +19,8 @@ from typing import Any
 
 import dtm
 from dtm import api
-from dtm.comparison.sweep import run_all, spread
+from dtm.comparison.jobs import run_all
+from dtm.comparison.sweep import spread
 from dtm.config import EvaluationConfig, configure_method
 from dtm.config.serialise import update
 from dtm.loop.assemble import assemble

@@ -20,7 +20,8 @@ from torch import Tensor
 
 import dtm
 from dtm import api
-from dtm.comparison.sweep import run_all, spread
+from dtm.comparison.jobs import run_all
+from dtm.comparison.sweep import spread
 from dtm.config import EvaluationConfig
 from dtm.engine import Decoder, generate
 from dtm.engine.orders import MaxProbability, Order, SampledConfidence, Uniform

@@ -23,7 +23,8 @@ from matplotlib.figure import Figure
 import dtm
 from dtm import api
 from dtm.api import Run
-from dtm.comparison.sweep import over_seeds, run_all, spread
+from dtm.comparison.jobs import over_seeds, run_all
+from dtm.comparison.sweep import spread
 from dtm.config import EvaluationConfig, MiniConfig, RunConfig
 from dtm.config.serialise import update
 from dtm.loop.assemble import assemble

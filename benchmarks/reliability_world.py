@@ -20,9 +20,9 @@ from dtm.config import (
 )
 from dtm.config.serialise import to_yaml
 from dtm.loop.assemble import assemble
-from dtm.loop.pretraining import pretrainer_of
 from dtm.models.source import as_diffusion, load_any
 from dtm.models.storage import save_hub
+from dtm.pretraining.pretrainer import pretrainer_of
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from checkpoints import save_source

@@ -24,8 +24,8 @@ from dtm.config import (
     TiltConfig,
 )
 from dtm.loop.assemble import assemble
-from dtm.loop.pretraining import pretrainer_of
 from dtm.loop.trainer import Trainer
+from dtm.pretraining.pretrainer import pretrainer_of
 from dtm.records import Rollouts
 from dtm.report import run as report
 from dtm.writing import save_figure

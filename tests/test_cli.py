@@ -20,7 +20,7 @@ from dtm.cli.parse import SHAPE, with_flags
 from dtm.config import configure_method
 from dtm.config.serialise import leaves, to_yaml
 from dtm.errors import ConfigError
-from dtm.loop.policies import check_settings
+from dtm.loop.registry import check_settings
 from dtm.recipes import RECIPES
 from ending import FINISHED
 from timeless import timeless_rows

@@ -40,7 +40,7 @@ LAYERS = [
     },
     {"models", "engine", "tasks", "config"},
     {"methods", "steering", "evaluation", "capacity", "runs", "recipes"},
-    {"loop", "report"},
+    {"loop", "pretraining", "report"},
     {"api", "comparison"},
     {"cli"},
     {"__init__", "__main__"},

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from dtm.config import MethodConfig, RunConfig, TaskConfig
     from dtm.engine import Decoder, generate
     from dtm.errors import DtmError
-    from dtm.loop.adaptation import adapt
     from dtm.losses import AdaptiveControl
     from dtm.methods import CDTM, Method
     from dtm.models import Denoiser, Transformer, TransformerConfig
     from dtm.models.hugging_face import HuggingFaceDenoiser
     from dtm.models.storage import load_model, save_model
+    from dtm.pretraining.adaptation import adapt
     from dtm.recipes import recipe
     from dtm.steering import SMC, BestOf, steer
 
@@ -44,7 +44,7 @@ _HOMES = {
     "TransformerConfig": "dtm.models",
     "generate": "dtm.engine",
     "load_model": "dtm.models.storage",
-    "adapt": "dtm.loop.adaptation",
+    "adapt": "dtm.pretraining.adaptation",
     "pretrain": "dtm.api",
     "recipe": "dtm.recipes",
     "save_model": "dtm.models.storage",

@@ -9,7 +9,8 @@ import pytest
 from dtm.capacity import forecast
 from dtm.loop import plan
 from dtm.loop.assemble import assemble
-from dtm.loop.plan import pretraining_plan, time_estimate, training_plan
+from dtm.loop.plan import time_estimate, training_plan
+from dtm.pretraining.plan import pretraining_plan
 
 
 @pytest.fixture

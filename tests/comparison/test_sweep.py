@@ -14,7 +14,8 @@ from rich.console import Console
 import dtm
 from dtm.cli import main
 from dtm.cli.sweep import _grid, _with_both
-from dtm.comparison.sweep import over_seeds, run_all, spread, sweep_table
+from dtm.comparison.jobs import over_seeds, run_all
+from dtm.comparison.sweep import spread, sweep_table
 from dtm.errors import CheckpointError, DtmError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dtm.cli import main
-from dtm.comparison import sweep, tuning
+from dtm.comparison import jobs, tuning
 from dtm.runs.events import read_events
 
 WANDB = '''
@@ -53,7 +53,7 @@ def calls(tmp_path, monkeypatch):
     (package / "wandb.py").write_text(WANDB)
     log.touch()
     monkeypatch.syspath_prepend(package)
-    source = Path(sweep.__file__).parents[2]
+    source = Path(jobs.__file__).parents[2]
     monkeypatch.setenv("PYTHONPATH", f"{package}:{source}")
     monkeypatch.setenv("WANDB_CALLS", str(log))
     monkeypatch.setenv("WANDB_API_KEY", "any")
@@ -98,12 +98,12 @@ def test_trials_and_runs_of_a_comparison_are_told_apart(tiny, tmp_path, monkeypa
         started.append(f"{track}-{job.name}")
         raise InterruptedError  # far enough
 
-    monkeypatch.setattr(sweep._Job, "start", start)
+    monkeypatch.setattr(jobs._Job, "start", start)
     spg = replace(tiny, budget="1e6tokens")
     with pytest.raises(InterruptedError):
         tuning.tune({"spg": spg}, 1, tmp_path / "out" / "tuning", 1, print, track="wandb:out-tuning")
     with pytest.raises(InterruptedError):
-        sweep.run_all({"spg-0": spg}, tmp_path / "out", track="wandb:out")
+        jobs.run_all({"spg-0": spg}, tmp_path / "out", track="wandb:out")
     assert started == ["wandb:out-tuning-spg-trial-0", "wandb:out-spg-0"]
 
 
@@ -119,7 +119,7 @@ def test_a_comparison_passes_the_tracker_on(tiny, calls, tmp_path, monkeypatch):
         raise InterruptedError
 
     monkeypatch.setattr(tuning, "tune", tune)
-    monkeypatch.setattr(sweep, "run_all", run_all)
+    monkeypatch.setattr(jobs, "run_all", run_all)
     flags = ["compare", "maze-small", "--model.base", tiny.model.base, *SHORT, "--methods", "c-dtm", "--tune"]
     for asked, title in (("wandb", "versus"), ("wandb:mine", "mine")):
         assert main([*flags, "--budget", "1e6tokens", "--out", "versus", "--track", asked]) == 2

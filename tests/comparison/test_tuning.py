@@ -14,7 +14,7 @@ from dtm.comparison.settings import differing, with_method
 from dtm.comparison.tuning import SEED, grid_size, trials, tune, tuning_notes
 from dtm.config import METHODS
 from dtm.errors import ConfigError, DtmError
-from dtm.loop.policies import is_own
+from dtm.loop.registry import is_own
 
 MOST = 9
 

@@ -17,9 +17,9 @@ from dtm.config import (
     configure_method,
 )
 from dtm.config.registry import load_method_class
-from dtm.loop.policies import make_loop
-from dtm.loop.policy import Loop, has_plateaued, reading
+from dtm.loop.base import Loop, has_plateaued, reading
 from dtm.loop.progress import Progress
+from dtm.loop.registry import make_loop
 from dtm.losses import AdaptiveControl
 from dtm.random import stream
 from dtm.tilts import next_step, phases

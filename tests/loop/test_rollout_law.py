@@ -10,7 +10,7 @@ import pytest
 from dtm.config import RunConfig, configure_method
 from dtm.errors import ConfigError, DtmWarning
 from dtm.loop.assemble import assemble
-from dtm.loop.policies import check_settings
+from dtm.loop.registry import check_settings
 
 
 def drawn_by(start: RunConfig, method: str, settings: dict, **decoding) -> RunConfig:

@@ -12,9 +12,9 @@ from dtm.api.run import Run
 from dtm.api.starting import held_run, start_run
 from dtm.config import RunConfig
 from dtm.loop.assembly import Assembly
-from dtm.loop.pretraining import pretrainer_of
 from dtm.models.storage import save_model
 from dtm.models.transformer import Transformer
+from dtm.pretraining.pretrainer import pretrainer_of
 from dtm.runs.checkpoint import has_checkpoint
 from dtm.runs.events import Callback, JsonLines
 from dtm.runs.folder import RunFolder

@@ -18,16 +18,18 @@ from dtm.cli.adapt import adapt
 from dtm.cli.chat import chat
 from dtm.cli.compare import compare
 from dtm.cli.evaluation import evaluate
+from dtm.cli.export import export
 from dtm.cli.fit import fit
-from dtm.cli.look import export, grade
-from dtm.cli.meta import recipes, verify
+from dtm.cli.grade import grade
 from dtm.cli.models import models
 from dtm.cli.parse import SYMBOLS, first_line, take_processes
+from dtm.cli.recipes import recipes
 from dtm.cli.report import report, watch
 from dtm.cli.results import results
 from dtm.cli.run import pretrain, train
 from dtm.cli.sampling import sample
 from dtm.cli.sweep import sweep
+from dtm.cli.verify import verify
 from dtm.distributed import is_first_process, launched, was_shared
 from dtm.distributed.launch import launch
 from dtm.errors import ConfigError, DtmError, DtmWarning, nearest, require

@@ -28,7 +28,7 @@ def adapt(arguments: list[str]) -> int:
     options, config = parsed(arguments)
 
     from dtm.config.serialise import to_yaml
-    from dtm.loop.corpus import corpus_shares
+    from dtm.pretraining.corpus import corpus_shares
 
     shares = corpus_shares(config.corpus)
     if "gsm8k" not in shares and config.corpus.gsm8k > 0:
@@ -88,9 +88,9 @@ def parsed(arguments: list[str]) -> tuple[argparse.Namespace, AdaptConfig]:
 
 
 def _run(config: AdaptConfig, out: Path | None, resume: bool) -> int:
-    from dtm.loop.adaptation import adapt as run
-    from dtm.loop.plan import adaptation_time_estimate
     from dtm.models.placement import Placement
+    from dtm.pretraining.adaptation import adapt as run
+    from dtm.pretraining.plan import adaptation_time_estimate
     from dtm.report.display import PretrainDisplay
     from dtm.runs.folder import read_object, reading
 

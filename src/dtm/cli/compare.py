@@ -141,10 +141,10 @@ def _gathered(options: argparse.Namespace) -> tuple[Comparison, Path]:
 def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Path] | None:
     """Return the comparison and its folder; None after --dry-run has printed the plan."""
     from dtm.comparison.extension import EXTENSIONS
+    from dtm.comparison.jobs import over_seeds, run_all
     from dtm.comparison.results import gather
     from dtm.comparison.sampled import check_also
     from dtm.comparison.settings import contestants, parse_names, parse_set, read_settings
-    from dtm.comparison.sweep import over_seeds, run_all
     from dtm.comparison.tuning import Trial, grid_size, tune
     from dtm.config.budget import Budget
     from dtm.runs.folder import RUNS

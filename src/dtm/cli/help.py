@@ -19,7 +19,7 @@ from dtm.cli.parse import SHAPE, first_line
 from dtm.config import METHODS, RunConfig
 from dtm.config.registry import load_method_class
 from dtm.errors import ConfigError, nearest
-from dtm.loop.policies import is_under, other_fields
+from dtm.loop.registry import is_under, other_fields
 
 WIDTH = 110
 FIRST_PAGE = ("task", "model", "method", "tilt", "iterate")

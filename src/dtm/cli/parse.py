@@ -182,7 +182,7 @@ def with_choices(config: RunConfig, flags: Sequence[str], prog: str) -> tuple[Ru
 def refuse_unread(config: RunConfig, flags: Iterable[str]) -> None:
     """Raise an error for flags of a loop that the chosen method does not use."""
     from dtm.config.registry import load_method_class
-    from dtm.loop.policies import LOOPS, is_under, other_fields
+    from dtm.loop.registry import LOOPS, is_under, other_fields
 
     method = load_method_class(config.method.name)
     unread = other_fields(method)

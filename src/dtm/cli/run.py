@@ -99,7 +99,7 @@ def pretrain(arguments: list[str]) -> int:
 
     from dtm import api
     from dtm.loop.assemble import assemble
-    from dtm.loop.plan import pretraining_plan, pretraining_time_estimate
+    from dtm.pretraining.plan import pretraining_plan, pretraining_time_estimate
     from dtm.recipes import recipe
     from dtm.report.display import PretrainDisplay
 

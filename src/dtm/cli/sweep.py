@@ -59,14 +59,8 @@ def sweep(arguments: list[str]) -> int:
 
     from rich.console import Console
 
-    from dtm.comparison.sweep import (
-        over_seeds,
-        run_all,
-        sweep_csv,
-        sweep_markdown,
-        sweep_rows,
-        sweep_table,
-    )
+    from dtm.comparison.jobs import over_seeds, run_all
+    from dtm.comparison.sweep import sweep_csv, sweep_markdown, sweep_rows, sweep_table
     from dtm.report.page.data import Subject
     from dtm.report.page.write import write_pages
     from dtm.runs.environment import environment
@@ -97,7 +91,7 @@ def sweep(arguments: list[str]) -> int:
 
 def print_plan(configs: Mapping[str, RunConfig], out: Path, jobs: int) -> int:
     """List the runs that a sweep or a comparison would start, and how long one takes."""
-    from dtm.comparison.sweep import plan
+    from dtm.comparison.jobs import plan
     from dtm.loop.assemble import assemble
     from dtm.loop.plan import time_estimate
 

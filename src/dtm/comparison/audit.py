@@ -11,7 +11,7 @@ from dtm.config.budget import Budget
 from dtm.errors import CheckpointError, ConfigError, require
 from dtm.evaluation.explain import ROUNDS, differences
 from dtm.loop.fingerprint import GROUPS
-from dtm.loop.policies import is_own
+from dtm.loop.registry import is_own
 from dtm.runs.folder import read_object
 
 Entries = dict[str, dict[int, Run]]

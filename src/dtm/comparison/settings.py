@@ -1,7 +1,7 @@
 """Settings that may differ between compared runs: the method and the fields of its own.
 
 A method's own fields are its section, the learning rate, and the fields of its loop
-(`dtm.loop.policies.OWN`). All other fields are shared; `dtm.comparison.audit` checks that they are equal.
+(`dtm.loop.registry.OWN`). All other fields are shared; `dtm.comparison.audit` checks that they are equal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dtm.config import METHODS, RunConfig, configure_method
 from dtm.config.registry import load_method_class
 from dtm.config.serialise import joined, leaves, nested, parse_yaml, read_mapping, update
 from dtm.errors import ConfigError, nearest, require
-from dtm.loop.policies import check_settings, is_own, is_under, other_fields
+from dtm.loop.registry import check_settings, is_own, is_under, other_fields
 
 Changes = Mapping[str, Any]
 """Fields to change: nested by section, or the method's own fields by name."""

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from dtm.comparison.extension import EXTENSIONS, RATE, between, beyond
+from dtm.comparison.jobs import Say, run_all
 from dtm.comparison.settings import Changes, changed, differing
-from dtm.comparison.sweep import Say, run_all
 from dtm.config import RunConfig
 from dtm.config.registry import load_method_class
 from dtm.config.serialise import leaves

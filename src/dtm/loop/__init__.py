@@ -1,1 +1,1 @@
-"""Training loops, and all state of a run: policy, learner, buffer, progress and checkpoints."""
+"""The training loop and the state of a run: policy, learner, buffer and progress."""

@@ -13,8 +13,8 @@ import torch
 from dtm import tilts
 from dtm.config import RunConfig
 from dtm.errors import DtmWarning, require
+from dtm.loop.base import Loop, Work, number, reading
 from dtm.loop.meter import STATES, Reading
-from dtm.loop.policy import Loop, Work, number, reading
 from dtm.loop.progress import Progress
 from dtm.loop.replay import Replay, prompt_offset
 from dtm.masking import Masking

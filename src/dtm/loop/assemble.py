@@ -17,7 +17,7 @@ from dtm.errors import DtmError, require
 from dtm.loading import load_object
 from dtm.loop.assembly import Assembly
 from dtm.loop.names import method_name, object_name, reward_name
-from dtm.loop.policies import make_loop
+from dtm.loop.registry import make_loop
 from dtm.methods.base import Method
 from dtm.models.denoiser import Denoiser
 from dtm.models.nf4 import bitsandbytes

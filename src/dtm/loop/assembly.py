@@ -19,7 +19,7 @@ from dtm.engine import Decoder, LocalEngine, RolloutEngine
 from dtm.engine.collect import Collector
 from dtm.engine.draws import head_rows
 from dtm.errors import require
-from dtm.loop.policy import Loop
+from dtm.loop.base import Loop
 from dtm.masking import MaskCount, Masking, in_blocks, runs_doubled
 from dtm.methods.base import Method
 from dtm.models.adapters import LoRA

@@ -24,7 +24,7 @@ from dtm.evaluation.fingerprint import (
     rules_version,
 )
 from dtm.loop.assembly import Assembly
-from dtm.loop.policies import is_own, is_under
+from dtm.loop.registry import is_own, is_under
 from dtm.records import Prompts
 from dtm.runs.environment import environment, version
 from dtm.tasks.rewards import Scorer

@@ -14,8 +14,8 @@ import torch
 
 from dtm.config import RunConfig
 from dtm.errors import require
+from dtm.loop.base import Loop, Work, number
 from dtm.loop.meter import Reading
-from dtm.loop.policy import Loop, Work, number
 from dtm.loop.progress import Progress
 from dtm.loop.replay import Replay
 from dtm.masking import Masking

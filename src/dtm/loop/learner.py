@@ -22,8 +22,8 @@ from dtm.config import RunConfig
 from dtm.distributed import ALONE, Group
 from dtm.distributed.sharding import whole
 from dtm.errors import DivergedError, require
+from dtm.loop.base import Loop
 from dtm.loop.meter import Meter, Reading
-from dtm.loop.policy import Loop
 from dtm.loop.progress import Progress
 from dtm.loop.replay import Replay
 from dtm.masking import Masking, Planned

@@ -1,4 +1,4 @@
-"""The plan that `--dry-run` prints, and time estimates."""
+"""The plan of a run that `--dry-run` prints, and its estimate of time."""
 
 from __future__ import annotations
 
@@ -6,20 +6,12 @@ from dataclasses import asdict
 
 import torch
 
-from dtm.capacity.forecast import COMPILATION, Timing, counted_seconds, format_duration, measured_seconds
+from dtm.capacity.forecast import COMPILATION, Timing, counted_seconds, format_duration
 from dtm.capacity.memory import active_parameters, parameters
 from dtm.capacity.preflight import available, format_bytes
-from dtm.config.adapt import AdaptConfig
-from dtm.loop.adaptation import adaptation_masks
 from dtm.loop.assembly import Assembly
-from dtm.loop.corpus import tokens_per_row
-from dtm.loop.instructions import ANSWERED, ASKED
-from dtm.methods import mdm_loss
 from dtm.models.placement import Placement
-from dtm.models.source import as_diffusion, load_any
-from dtm.random import stream
-from dtm.records import Sequences
-from dtm.tasks.language import Chat, LanguageTask
+from dtm.tasks.language import LanguageTask
 
 
 def training_plan(assembly: Assembly) -> dict[str, str]:
@@ -33,7 +25,7 @@ def training_plan(assembly: Assembly) -> dict[str, str]:
         **({"prompts": task.describe_counts()} if isinstance(task, LanguageTask) else {}),
         "reward": assembly.scorer.name,
         "base": _base(assembly),
-        **_device(assembly.placement),
+        **device_plan(assembly.placement),
         **_processes(assembly),
         "method": config.method.name,
         **assembly.loop.describe(),
@@ -44,7 +36,7 @@ def training_plan(assembly: Assembly) -> dict[str, str]:
     }
 
 
-def _device(placement: Placement) -> dict[str, str]:
+def device_plan(placement: Placement) -> dict[str, str]:
     """Describe the device: its threads on a CPU, and the time of compilation, if any."""
     threads = {"threads": str(torch.get_num_threads())} if placement.device.type == "cpu" else {}
     compilation = {
@@ -54,7 +46,7 @@ def _device(placement: Placement) -> dict[str, str]:
     return {"device": str(placement), **threads, **(compilation if placement.compiles else {})}
 
 
-def _duration(seconds: float, placement: Placement) -> str:
+def duration(seconds: float, placement: Placement) -> str:
     """Format an estimate of time, with the seconds of compilation."""
     if not placement.compiles:
         return f"about {format_duration(seconds)} on this machine"
@@ -104,22 +96,6 @@ def _audit(assembly: Assembly) -> dict[str, str]:
     return {"audit": f"{limits.share:.0%} of the rollouts decoded again exactly; {rule}"}
 
 
-def pretraining_plan(assembly: Assembly) -> dict[str, str]:
-    """Return the resolved plan of `dtm pretrain` as lines of text."""
-    task, settings = assembly.task, assembly.config.pretrain
-    assembly.pretraining_masks()  # refuses what cannot be pretrained
-    late = f", the last {settings.settle:.0%} masked in the decoder's blocks" if settings.settle else ""
-    size = sum(parameter.numel() for parameter in assembly.new_model().parameters())
-    return {
-        "task": f"{task.name}, completions of {task.completion_length} tokens",
-        "model": f"{size:,} parameters, from scratch",
-        **_device(assembly.placement),
-        "training": f"{settings.steps} steps of {settings.batch} sequences{late}, "
-        f"learning rate {settings.lr:g}",
-        "time": pretraining_time_estimate(assembly),
-    }
-
-
 def time_estimate(assembly: Assembly) -> str:
     """Estimate the time of `dtm train` here: small models are timed, large ones counted in operations."""
     config = assembly.config
@@ -141,44 +117,4 @@ def time_estimate(assembly: Assembly) -> str:
         update = timing.update(assembly.masking) + timing.forward()
         rollout = timing.rollout(assembly.decoder, config.decoding.batch)
         seconds = work.rollouts * rollout + work.rows * update
-    return _duration(seconds, assembly.placement)
-
-
-def pretraining_time_estimate(assembly: Assembly) -> str:
-    """Estimate the time of `dtm pretrain` on this machine."""
-    settings, (usual, late) = assembly.config.pretrain, assembly.pretraining_masks()
-    model = assembly.new_model().to(assembly.placement.device)
-    timing = Timing(assembly.task, model, assembly.placement)
-    row = (1 - settings.settle) * timing.update(usual)
-    if settings.settle:
-        row += settings.settle * timing.update(late)
-    return _duration(settings.steps * settings.batch * row, assembly.placement)
-
-
-def adaptation_time_estimate(config: AdaptConfig) -> str:
-    """Estimate the longest time of `dtm adapt` here, from the time of one row and the number of tokens.
-
-    The source is loaded for this. A pass without a gradient, as the instructions need, counts a third.
-    """
-    placement = Placement.resolve(config.device, config.precision, config.compile, nf4=False)
-    source = load_any(config.source, mask_token=config.mask_token)
-    model, masks = (
-        as_diffusion(source.model, source.mask_id, config.attention_block).to(placement.device),
-        adaptation_masks(config, source.eos_id)[0],
-    )
-    length, settings = config.corpus.lengths[0], config.pretrain
-    row = torch.randint(source.model.vocab_size, (1, length), generator=stream(0, "forecast"))
-    is_written = torch.arange(length).expand_as(row) >= length // 2 // config.block * config.block
-    clean = Sequences(row, torch.ones_like(is_written), is_written).to(placement.device)
-    states = masks.states(clean, source.mask_id, stream(0, "forecast", device=placement.device))
-
-    def update() -> None:
-        with placement.autocast():
-            loss = mdm_loss(model, states)
-        torch.autograd.backward(loss)
-
-    update()  # warms up
-    seconds = measured_seconds(update) / length
-    rows = settings.steps * settings.batch * tokens_per_row(config, Chat(source.tokenizer), source.eos_id)
-    written = config.corpus.instructions * (ASKED + ANSWERED) if config.corpus.general else 0
-    return _duration(seconds * (rows + written / 3), placement)
+    return duration(seconds, assembly.placement)

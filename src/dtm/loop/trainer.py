@@ -1,4 +1,4 @@
-"""Training [Algorithm 1]: phases of rollouts and updates, until the loop policy says that a run is over.
+"""Training [Algorithm 1]: phases of rollouts and updates, until the loop says that a run is over.
 
 while not finished:
     open a phase:   fill the buffer from π_a (`Sampling`), choose h

@@ -12,7 +12,7 @@ from dtm.config import LanguageConfig, MazeConfig, MiniConfig, RunConfig
 from dtm.config.registry import load_method_class
 from dtm.evaluation.fingerprint import digest
 from dtm.loop.fingerprint import GROUPS
-from dtm.loop.policies import make_loop
+from dtm.loop.registry import make_loop
 from dtm.report.outcome import sentence
 from dtm.tasks.language.own import HUB, HubName, describe_source
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from dtm.config import RunConfig
 from dtm.config.budget import SPENT, Budget
 from dtm.evaluation.evaluate import Evaluation
-from dtm.loop.policy import Loop, number
+from dtm.loop.base import Loop, number
 from dtm.runs.events import Event
 
 PLAIN_EVERY = 10.0

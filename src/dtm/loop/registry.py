@@ -1,4 +1,4 @@
-"""Choose the loop policy of a method, and check the settings that belong to it."""
+"""Choose the loop of a method, and check the settings that belong to it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dtm.config import RunConfig
 from dtm.config.registry import load_method_class
 from dtm.loop.anneal import Anneal
+from dtm.loop.base import Loop
 from dtm.loop.iterate import Iterate
-from dtm.loop.policy import Loop
 from dtm.methods.base import Method
 
 LOOPS: dict[str, type[Loop]] = {"anneal": Anneal, "iterate": Iterate}
@@ -17,7 +17,7 @@ OWN = ("method", "optimizer.lr", *(field for loop in LOOPS.values() for field in
 
 
 def make_loop(config: RunConfig, method: Method) -> Loop:
-    """Return the loop policy of the method; raise an error for settings that do not fit it."""
+    """Return the loop of the method; raise an error for settings that do not fit it."""
     return LOOPS[method.loop](config, method)
 
 

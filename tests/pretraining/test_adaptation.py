@@ -20,15 +20,15 @@ from dtm.config.serialise import to_yaml
 from dtm.engine import LocalEngine
 from dtm.errors import CheckpointError, ConfigError, StorageError
 from dtm.evaluation.cost import HELD_OUT_INSTRUCTIONS
-from dtm.loop import adaptation
-from dtm.loop.adaptation import adapt, adaptation_masks, require_same
 from dtm.loop.assemble import assemble
-from dtm.loop.corpus import tokens_per_row, training_instructions
-from dtm.loop.plan import adaptation_time_estimate
-from dtm.loop.pretraining import Pretrainer
 from dtm.masking import EveryBlock, MaskCount
 from dtm.models.placement import Placement
 from dtm.models.source import load_causal
+from dtm.pretraining import adaptation
+from dtm.pretraining.adaptation import adapt, adaptation_masks, require_same
+from dtm.pretraining.corpus import tokens_per_row, training_instructions
+from dtm.pretraining.plan import adaptation_time_estimate
+from dtm.pretraining.pretrainer import Pretrainer
 from dtm.runs.folder import RunFolder
 from dtm.runs.interrupts import Interrupted
 from dtm.tasks.corpus.part import Example
@@ -354,7 +354,7 @@ def test_of_few_instructions_none_is_held_out_and_the_bound_is_measured_on_them(
     config, tmp_path, monkeypatch
 ):
     written = [Example.of("the sum", "of"), Example.of("of the", "sum")]
-    monkeypatch.setattr("dtm.loop.instructions.write_instructions", lambda *_: written)
+    monkeypatch.setattr("dtm.pretraining.instructions.write_instructions", lambda *_: written)
     asked = replace(config, corpus=replace(config.corpus, own=0.0, data=None, general=1.0))
     folder = adapt(asked, out=tmp_path / "run")
     assert folder.is_finished
@@ -368,7 +368,7 @@ def test_the_source_writes_its_instructions_once(config, tmp_path, monkeypatch):
         written.append(count)
         return [Example.of(f"the {n}", "sum") for n in range(40)]
 
-    monkeypatch.setattr("dtm.loop.instructions.write_instructions", write)
+    monkeypatch.setattr("dtm.pretraining.instructions.write_instructions", write)
     source, placement = load_causal(config.source), Placement.resolve("cpu", "float32")
     asked = (config, source.model, Chat(source.tokenizer), placement, tmp_path)
     rows = training_instructions(*asked)
@@ -380,7 +380,9 @@ def test_the_source_writes_its_instructions_once(config, tmp_path, monkeypatch):
 @pytest.mark.parametrize("attention", ["full", "block"])
 def test_the_time_of_an_adaptation_is_scaled_from_one_row(config, attention, monkeypatch):
     config = replace(config, attention=attention)
-    monkeypatch.setattr("dtm.loop.plan.measured_seconds", lambda work: work() or 48.0)  # 1 second per token
+    monkeypatch.setattr(
+        "dtm.pretraining.plan.measured_seconds", lambda work: work() or 48.0
+    )  # 1 second per token
     tokens = tokens_per_row(config, Chat(load_causal(config.source).tokenizer), 2)
     assert 48 <= tokens <= 96
     assert adaptation_time_estimate(config) == f"about {format_duration(4 * 4 * tokens)} on this machine"

@@ -1,4 +1,4 @@
-"""`dtm recipes` and `dtm verify`: list recipes, and check the mathematics."""
+"""`dtm recipes`: list recipes, or show one as YAML."""
 
 from __future__ import annotations
 
@@ -26,16 +26,3 @@ def recipes(arguments: list[str]) -> int:
 
     print(to_yaml(recipe(options.name)), end="")
     return 0
-
-
-def verify(arguments: list[str]) -> int:
-    """Check the method's claims by exact enumeration of small models."""
-    parser = make_parser("verify", "Check the method's claims on models small enough to enumerate exactly.")
-    parser.add_argument(
-        "claims", nargs="*", metavar="CLAIM", help="numbers or names of claims (default: all)"
-    )
-    options = parser.parse_args(arguments)
-
-    from dtm.verify.claims.table import print_claims
-
-    return print_claims(options.claims or None)

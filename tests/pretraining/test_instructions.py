@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from dtm.errors import DataError
-from dtm.loop import instructions
-from dtm.loop.instructions import write_instructions
 from dtm.models.source import load_causal
+from dtm.pretraining import instructions
+from dtm.pretraining.instructions import write_instructions
 from dtm.tasks.language.tokenizer import Chat
 
 

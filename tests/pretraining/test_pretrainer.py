@@ -13,9 +13,9 @@ import dtm
 from dtm.config import CheckpointConfig, PretrainConfig
 from dtm.errors import ConfigError
 from dtm.loop.assemble import assemble
-from dtm.loop.plan import pretraining_plan, pretraining_time_estimate
-from dtm.loop.pretraining import Pretrainer, cosine, pretrainer_of
 from dtm.masking import MaskCount
+from dtm.pretraining.plan import pretraining_plan, pretraining_time_estimate
+from dtm.pretraining.pretrainer import Pretrainer, cosine, pretrainer_of
 from dtm.runs.interrupts import Interrupted
 
 
@@ -61,7 +61,7 @@ def test_micro_batches_change_memory_and_never_the_gradient(short, monkeypatch):
         return list(trainer.model.parameters())
 
     whole = after_a_step(short)
-    monkeypatch.setattr("dtm.loop.pretraining.available", lambda device: 2**19)  # few rows fit
+    monkeypatch.setattr("dtm.pretraining.pretrainer.available", lambda device: 2**19)  # few rows fit
     for one, other in zip(whole, after_a_step(short), strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
     assert 1 <= pretrainer(short)._fitting(10) < short.pretrain.batch

@@ -18,13 +18,13 @@ from dtm.config import CheckpointConfig, PretrainConfig
 from dtm.distributed import ALONE, Group
 from dtm.errors import DivergedError, require
 from dtm.loop.assembly import Assembly
-from dtm.loop.examples import Corpus, several, task_corpus
 from dtm.loop.state import load_optimizer, optimizer_tensors
 from dtm.masking import CountMasking
 from dtm.methods import mdm_loss
 from dtm.models.placement import Placement
 from dtm.models.transformer import Transformer
 from dtm.padding import aligned
+from dtm.pretraining.examples import Corpus, several, task_corpus
 from dtm.random import stream
 from dtm.records import MaskedStates, Sequences
 from dtm.runs.checkpoint import Checkpoint, load_latest, save_checkpoint, saved_on

@@ -21,14 +21,14 @@ from dtm.engine.orders import ORDERS
 from dtm.errors import ConfigError, require
 from dtm.evaluation.cost import HELD_OUT_INSTRUCTIONS
 from dtm.evaluation.evaluate import evaluate
-from dtm.loop.corpus import corpus_parts, corpus_shares, mixture_of, prefetched
-from dtm.loop.instructions import INSTRUCTIONS, held_out_instructions
-from dtm.loop.pretraining import Pretrainer
 from dtm.masking import CountMasking, EveryBlock, MaskCount
 from dtm.models.placement import Placement
 from dtm.models.source import Source, as_diffusion, load_any
 from dtm.models.storage import save_hub
 from dtm.models.transformer import Transformer
+from dtm.pretraining.corpus import corpus_parts, corpus_shares, mixture_of, prefetched
+from dtm.pretraining.instructions import INSTRUCTIONS, held_out_instructions
+from dtm.pretraining.pretrainer import Pretrainer
 from dtm.runs.checkpoint import has_checkpoint
 from dtm.runs.events import Callback, JsonLines
 from dtm.runs.folder import RunFolder

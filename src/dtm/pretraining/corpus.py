@@ -20,10 +20,10 @@ import torch
 from dtm.config.adapt import SHARES, AdaptConfig, CorpusConfig
 from dtm.distributed import ALONE, Group
 from dtm.errors import ConfigError, DataError, DtmWarning, require
-from dtm.loop.examples import Corpus
-from dtm.loop.instructions import INSTRUCTIONS, held_out_instructions, training_instructions
 from dtm.models.placement import Placement
 from dtm.models.transformer import Transformer
+from dtm.pretraining.examples import Corpus
+from dtm.pretraining.instructions import INSTRUCTIONS, held_out_instructions, training_instructions
 from dtm.records import Sequences
 from dtm.tasks.corpus.countdown import Arithmetic, Countdown
 from dtm.tasks.corpus.general import Rows, read_rows

@@ -1,7 +1,7 @@
 """Interface of the outer loop: when phases end, the learning-rate schedule, and when to stop.
 
 There are two implementations, `Anneal` and `Iterate`; a method names the one it needs. No other code depends
-on which of the two a run has. Policies hold no state; `Progress` does.
+on which of the two a run has. Loops hold no state; `Progress` does.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ import torch
 from checkpoints import chatml_tokenizer
 from dtm.config.adapt import AdaptConfig, CorpusConfig
 from dtm.errors import ConfigError, DataError, DtmWarning
-from dtm.loop.corpus import ROUND, corpus_parts, corpus_shares, prefetched, round_batches
 from dtm.models import Transformer, TransformerConfig
 from dtm.models.placement import Placement
+from dtm.pretraining.corpus import ROUND, corpus_parts, corpus_shares, prefetched, round_batches
 from dtm.random import stream
 from dtm.tasks.corpus.countdown import Countdown
 from dtm.tasks.corpus.mixture import Mixture

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from dtm.records import COMPLETION_TENSORS, SEQUENCE_TENSORS, Completions, Prompts, Rollouts, Sequences
-
-Rows = TypeVar("Rows", bound=Sequences)
+from dtm.records import Prompts, Rollouts, Rows
 
 
 def where_padded(attention: Bool[Tensor, "N L"]) -> Bool[Tensor, "N L"] | None:
@@ -58,7 +55,7 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
     """Concatenate rollouts of one tilt; shorter prompts are padded further on the left, and masked."""
     width = max(part.tokens.shape[1] for part in parts)
     padded = [_widen(part, width) for part in parts]
-    joined = {name: torch.cat([getattr(part, name) for part in padded]) for name in parts[0].tensors()}
+    joined = {name: torch.cat([part.tensors()[name] for part in padded]) for name in parts[0].tensors()}
     return Rollouts(**joined, tilt=parts[0].tilt)
 
 
@@ -77,6 +74,6 @@ def _widen(part: Rows, width: int) -> Rows:
     if short == 0:
         return part
     filler = {"revealed_at": -1}  # elsewhere 0, or false
-    names = COMPLETION_TENSORS if isinstance(part, Completions) else SEQUENCE_TENSORS
-    padded = {name: F.pad(getattr(part, name), (short, 0), value=filler.get(name, 0)) for name in names}
+    wide = {name: tensor for name, tensor in part.tensors().items() if tensor.ndim == 2}
+    padded = {name: F.pad(tensor, (short, 0), value=filler.get(name, 0)) for name, tensor in wide.items()}
     return replace(part, **padded)

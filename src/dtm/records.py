@@ -8,12 +8,14 @@ Letters: N rollouts, B rows of a batch, P prompt width, L full width (prompt and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+Rows = TypeVar("Rows", bound="Sequences")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +63,20 @@ class Sequences:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def part(self, rows: slice) -> Sequences:
-        """The sequences of a range of rows."""
-        return Sequences(self.tokens[rows], self.attention[rows], self.is_completion[rows])
+    def select(self: Rows, rows: slice | Sequence[int] | Int[Tensor, " B"] | Bool[Tensor, " N"]) -> Rows:
+        """The given rows, in that order, or those where a mask is true; a row may be repeated."""
+        if not isinstance(rows, slice | Tensor):
+            rows = torch.as_tensor(rows, dtype=torch.long, device=self.tokens.device)
+        return replace(self, **{name: tensor[rows] for name, tensor in self.tensors().items()})
 
-    def to(self, device: torch.device) -> Sequences:
-        """The same sequences on another device."""
-        return Sequences(self.tokens.to(device), self.attention.to(device), self.is_completion.to(device))
+    def to(self: Rows, device: torch.device) -> Rows:
+        """The same rows on another device."""
+        return replace(self, **{name: tensor.to(device) for name, tensor in self.tensors().items()})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors by name, each with a row per sequence; without those that were not measured."""
+        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return {name: value for name, value in values if isinstance(value, Tensor)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +91,6 @@ class Completions(Sequences):
     log_prob: Float[Tensor, "N L"]
     """log π of each token, at temperature 1, at the step that revealed it; 0 on the prompt and on end tokens
     that were filled in after an early end."""
-
-    def take(self, rows: Sequence[int]) -> Completions:
-        """The rows of the given numbers."""
-        index = torch.as_tensor(rows, dtype=torch.long, device=self.tokens.device)
-        return Completions(**{name: getattr(self, name)[index] for name in COMPLETION_TENSORS})
 
     @property
     def written(self) -> Int[Tensor, "N C"]:
@@ -108,20 +112,6 @@ class Rollouts(Completions):
     """The a of the π_a that drew them; the buffer refuses a mixture."""
     log_ratio: Float[Tensor, " N"] | None = None
     """An estimate of log π_0/π_a of each completion, for methods that weigh by it; None: not measured."""
-
-    def select(self, rows: Int[Tensor, " B"] | Bool[Tensor, " N"]) -> Rollouts:
-        """The rollouts at the given indices, or where a mask is true."""
-        return Rollouts(**{name: value[rows] for name, value in self.tensors().items()}, tilt=self.tilt)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All tensors by name; `log_ratio` only if it was measured."""
-        names = ROLLOUT_TENSORS if self.log_ratio is None else (*ROLLOUT_TENSORS, "log_ratio")
-        return {name: getattr(self, name) for name in names}
-
-
-SEQUENCE_TENSORS = ("tokens", "attention", "is_completion")
-COMPLETION_TENSORS = (*SEQUENCE_TENSORS, "revealed_at", "log_prob")
-ROLLOUT_TENSORS = (*COMPLETION_TENSORS, "reward", "group")
 
 
 @dataclass(frozen=True, slots=True)

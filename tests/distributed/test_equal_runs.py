@@ -23,7 +23,6 @@ from dtm.distributed import current
 from dtm.distributed.sharding import whole
 from dtm.loop.assemble import assemble
 from dtm.loop.trainer import Trainer
-from dtm.records import ROLLOUT_TENSORS
 from ranks import each
 
 LORA = AdapterConfig(rank=2, alpha=2.0)
@@ -61,7 +60,7 @@ def run(config: RunConfig, to_the_end: bool) -> dict[str, Any]:
     learner, progress = trainer.learner, trainer.progress
     states, weights = learner.batch(replay, progress)
     found: dict[str, Any] = {
-        "rollouts": {name: getattr(replay.rollouts, name) for name in ROLLOUT_TENSORS},
+        "rollouts": replay.rollouts.tensors(),
         "weights": (replay.weights.log_weight, replay.weights.credit),
         "masks": (states.tokens, states.row_weight),
     }

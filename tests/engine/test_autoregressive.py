@@ -84,7 +84,7 @@ def test_a_part_of_the_rows_is_drawn_as_among_all(model):
     whole = generate(model, prompts, LENGTH, decoder, seed=2, completions=3)
     some = [1, 4, 5, 16]
     assert_equal(
-        generate(model, prompts, LENGTH, decoder, seed=2, completions=3, rows=some), whole.take(some)
+        generate(model, prompts, LENGTH, decoder, seed=2, completions=3, rows=some), whole.select(some)
     )
     assert len(generate(model, prompts, LENGTH, decoder, rows=[])) == 0
 

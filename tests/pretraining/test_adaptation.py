@@ -169,7 +169,7 @@ def test_no_bound_is_measured_on_a_batch_of_one_which_would_be_compiled_once_mor
         config, load_causal(config.source), Placement.resolve("cpu", "float32"), tmp_path
     )
     name, (share, examples) = next(iter(made.corpus.held_out.items()))
-    alone = examples[0].part(slice(0, 1))
+    alone = examples[0].select(slice(0, 1))
     made.corpus = replace(made.corpus, held_out={name: (share, [alone])})
     sizes = []
     made._fits = {}

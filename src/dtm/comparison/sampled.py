@@ -158,7 +158,7 @@ def _measures(assembly: Assembly, answers: Answers, group: torch.Tensor) -> dict
     task, prompts, steered = assembly.task, answers.prompts, answers.steered
     reward = torch.tensor(answers.rewards)
     measures = task.measure(prompts.views, answers.answers, reward, group, **prompts.columns)
-    written = steered.rows.take(steered.answer.tolist()).written
+    written = steered.rows.select(steered.answer).written
     length = float(effective_lengths(written, task.eos_id).float().mean())
     return {**measures, "length": length}
 

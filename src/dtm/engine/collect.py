@@ -13,7 +13,7 @@ from dtm.distributed import ALONE, Group
 from dtm.engine.base import RolloutEngine
 from dtm.padding import join_prompts
 from dtm.random import stream
-from dtm.records import COMPLETION_TENSORS, Completions, Prompts, Rollouts
+from dtm.records import Completions, Prompts, Rollouts
 from dtm.tasks.base import Task
 from dtm.tasks.rewards import Scorer, Scores
 
@@ -86,7 +86,7 @@ class Collector:
         rows = torch.tensor(keep, device=device)
         group = first_group + torch.arange(len(prompts), device=device).repeat_interleave(completions)
         rollouts = Rollouts(
-            **{name: getattr(finished, name)[rows] for name in COMPLETION_TENSORS},
+            **finished.select(rows).tensors(),
             reward=torch.tensor([scores[row] for row in keep], dtype=torch.float32, device=device),
             group=group[rows],
             tilt=tilt,
@@ -117,19 +117,15 @@ class Collector:
         views = self.task.read(finished.written[:, : self.task.completion_length]) if own else []
         columns = {name: values[part] for name, values in asked.columns.items()}
         scores = self.scorer.score(asked.views[part], views, columns)
-        return Drawn(finished if self.group.size == 1 else _on_cpu(finished), views, scores)
-
-
-def _on_cpu(rows: Completions) -> Completions:
-    return Completions(**{name: getattr(rows, name).cpu() for name in COMPLETION_TENSORS})
+        return Drawn(finished if self.group.size == 1 else finished.to(torch.device("cpu")), views, scores)
 
 
 def _joined(parts: Sequence[Drawn], device: torch.device) -> Drawn:
     """The rows of several processes, one after the other, on a device."""
     finished, scores = [part.finished for part in parts], [part.scores for part in parts]
-    rows = {name: torch.cat([getattr(each, name) for each in finished]) for name in COMPLETION_TENSORS}
+    rows = {name: torch.cat([each.tensors()[name] for each in finished]) for name in finished[0].tensors()}
     return Drawn(
-        Completions(**{name: tensor.to(device) for name, tensor in rows.items()}),
+        Completions(**rows).to(device),
         [view for part in parts for view in part.views],
         Scores(
             [reward for each in scores for reward in each.rewards],

@@ -89,7 +89,7 @@ def generate(
     require(length >= 1 and completions >= 1 and batch >= 1, "length, completions and batch must be positive")
     canvas = masked_rows(prompts, length, completions, model)
     decode(model, canvas, decoder, seed=seed, batch=batch, rows=rows, between=between, ended=ended)
-    return canvas if rows is None else canvas.take(rows)
+    return canvas if rows is None else canvas.select(rows)
 
 
 @torch.no_grad()

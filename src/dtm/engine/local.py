@@ -8,7 +8,7 @@ from typing import final
 from dtm.engine.decoder import Decoder
 from dtm.engine.generation import generate
 from dtm.errors import require
-from dtm.models.denoiser import Denoiser
+from dtm.models.denoiser import Denoiser, heard_by
 from dtm.records import Completions, Cost, Prompts
 
 
@@ -45,8 +45,7 @@ class LocalEngine:
         model = self._model
         require(model is not None, "no model is loaded: call engine.load(model) first")
         assert model is not None
-        listener, model.on_pass = model.on_pass, self._count
-        try:
+        with heard_by(self._count, model):
             return generate(
                 model,
                 prompts,
@@ -58,8 +57,6 @@ class LocalEngine:
                 rows=rows,
                 between=self.between,
             )
-        finally:
-            model.on_pass = listener
 
     def cost(self) -> Cost:
         """Return the tokens and FLOPs of its passes since the last call."""

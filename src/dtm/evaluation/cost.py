@@ -36,7 +36,7 @@ def mean_loss(
     for draw in range(DRAWS):
         noise = stream(0, "cost masks", draw, device=clean.tokens.device)
         for start in range(0, len(clean), ROWS):
-            part = clean.part(slice(start, start + ROWS))
+            part = clean.select(slice(start, start + ROWS))
             total += float(loss(masking.states(part, mask_id, noise))) * len(part)
     return total / DRAWS / len(clean)
 

@@ -24,7 +24,7 @@ from dtm.distributed import ALONE, Group
 from dtm.masking import choose_steps, visited
 from dtm.models.denoiser import Denoiser
 from dtm.models.policy import Policy
-from dtm.records import ROLLOUT_TENSORS, Rollouts
+from dtm.records import Rollouts
 
 STATES = 2
 """Decoding steps drawn per rollout."""
@@ -88,7 +88,7 @@ class Meter:
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that `restored` needs besides the arguments of the phase."""
-        saved = {name: getattr(self.rollouts, name) for name in ROLLOUT_TENSORS}
+        saved = self.rollouts.tensors()
         if self.before is not None:
             saved |= {"before": self.before, "ratios": torch.stack(self.ratios)}
         return saved
@@ -96,7 +96,8 @@ class Meter:
     @classmethod
     def restored(cls, state: dict[str, Tensor], tilt: float, h: float, generator: torch.Generator) -> Meter:
         """Return the meter of a saved `state`; ``generator`` is the one that the meter was made with."""
-        meter = cls(Rollouts(**{name: state[name] for name in ROLLOUT_TENSORS}, tilt=tilt), h, generator)
+        rollouts = {name: tensor for name, tensor in state.items() if name not in ("before", "ratios")}
+        meter = cls(Rollouts(**rollouts, tilt=tilt), h, generator)
         if "before" in state:
             meter.before, meter.ratios = state["before"], list(state["ratios"])
         return meter

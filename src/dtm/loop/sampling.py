@@ -22,7 +22,7 @@ from dtm.loop.progress import Progress
 from dtm.models.policy import Policy
 from dtm.models.transformer import Transformer
 from dtm.random import derived_seed
-from dtm.records import COMPLETION_TENSORS, Cost, Prompts, Rollouts
+from dtm.records import Cost, Prompts, Rollouts
 from dtm.runs.events import Emit
 
 
@@ -99,8 +99,8 @@ class Sampling:
         drawn = self._ahead.take(seed)
         self._used = self._used + self._spare.cost()
         if drawn.finished.tokens.is_cuda:  # written on another CUDA stream than the one that reads them
-            for name in COMPLETION_TENSORS:
-                getattr(drawn.finished, name).record_stream(torch.cuda.current_stream())
+            for tensor in drawn.finished.tensors().values():
+                tensor.record_stream(torch.cuda.current_stream())
         return drawn
 
     def drop_ahead(self) -> None:

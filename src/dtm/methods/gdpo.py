@@ -14,7 +14,7 @@ from dtm.masking import Masking, Planned, Quadrature
 from dtm.methods.advantages import ADVANTAGES, AdvantageName
 from dtm.methods.base import Changes, Method
 from dtm.methods.ratios import clipped, is_clipped, k3
-from dtm.methods.surrogates import by_sequence, elbo, token_scores
+from dtm.methods.surrogates import bounds, by_sequence
 from dtm.models.policy import Policy
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
@@ -86,10 +86,9 @@ class GDPO(Method):
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
         """Return the loss, summed over sequences, divided by those of the batch."""
         config = self.config
-        weight = by_sequence(states.row_weight, states)
         length = by_sequence(states.row_length, states)[:, 0]
-        bound = elbo(token_scores(policy.log_pi(states), states), weight)
-        log_ratio = bound - elbo(token_scores(policy.log_pi_a(states), states), weight)
+        bound = bounds(policy.log_pi(states), states)
+        log_ratio = bound - bounds(policy.log_pi_a(states), states)
         by_token = config.ratio == "per-token"
         inside, outside = (length, 1) if by_token else (1, length)
         share = states.draws / states.batch_rows
@@ -98,7 +97,7 @@ class GDPO(Method):
         cut = is_clipped(log_ratio / inside, weights.credit, config.epsilon)
         metrics = {"clipped": share * cut.sum()}
         if config.beta > 0:
-            reference = elbo(token_scores(policy.log_pi_0(states), states), weight)
+            reference = bounds(policy.log_pi_0(states), states)
             divergence = share * k3((reference - bound) / length).sum()
             value, metrics["kl"] = value + config.beta * divergence, divergence.detach()
         return Loss(value, metrics)

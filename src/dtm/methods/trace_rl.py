@@ -13,7 +13,8 @@ from dtm.config.method import AT_LEAST_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, Prese
 from dtm.masking import Masking, Planned, TraceSegments
 from dtm.methods.advantages import ADVANTAGES, AdvantageName
 from dtm.methods.base import Changes, Method
-from dtm.methods.ratios import clipped, is_clipped, k3
+from dtm.methods.grpo import clipped_tokens
+from dtm.methods.ratios import k3
 from dtm.methods.surrogates import token_scores
 from dtm.models.policy import Policy
 from dtm.records import Loss, MaskedStates, Phase, Weights
@@ -89,13 +90,9 @@ class TraceRL(Method):
         segments = (count > 0).sum(1, keepdim=True).clamp(min=1)
         summed = scored / segments * states.draws / states.batch_rows
         share = summed / count.clamp(min=1)
-        advantage = weights.credit[:, None, None].expand_as(score)
-        log_ratio = score - token_scores(policy.log_pi_a(states), states)
-        value = -(share * clipped(log_ratio, advantage, config.epsilon)).sum()
-        divergence = k3(-log_ratio)
+        old = token_scores(policy.log_pi_a(states), states)
+        gain = clipped_tokens(policy, states, score, share, weights.credit, config.epsilon, old=old)
+        divergence = k3(old - score)
         penalty = ((summed if config.preset == "published" else share) * divergence).sum()
-        metrics = {
-            "clipped": (share * is_clipped(log_ratio, advantage, config.epsilon)).sum(),
-            "kl": (share * divergence.detach()).sum(),
-        }
-        return Loss(value + config.beta * penalty, metrics)
+        metrics = {**gain.metrics, "kl": (share * divergence.detach()).sum()}
+        return Loss(gain.value + config.beta * penalty, metrics)

@@ -14,7 +14,7 @@ from dtm.config.method import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, check_fields
 from dtm.masking import Masking, Planned, UniformCount
 from dtm.methods.advantages import best_and_worst
 from dtm.methods.base import Changes, Method
-from dtm.methods.surrogates import by_sequence, elbo, token_scores
+from dtm.methods.surrogates import bounds, by_sequence
 from dtm.models.policy import Policy
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
@@ -76,10 +76,9 @@ class VRPO(Method):
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
         """Return the mean loss of the pairs; the sign of the credits marks the better completion."""
         config = self.config
-        weight = by_sequence(states.row_weight, states)
         length = by_sequence(states.row_length, states)[:, 0]
-        bound = elbo(token_scores(policy.log_pi(states), states), weight)
-        gain = bound - elbo(token_scores(policy.log_pi_0(states), states), weight)
+        bound = bounds(policy.log_pi(states), states)
+        gain = bound - bounds(policy.log_pi_0(states), states)
         if config.per_token:
             gain = gain / length
         margin = (weights.credit * gain).view(-1, 2).sum(1)

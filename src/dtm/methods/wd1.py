@@ -14,7 +14,7 @@ from dtm.config.method import AT_LEAST_ONE, POSITIVE, SHARE_BELOW_1, Preset, che
 from dtm.masking import FullMask, Masking, Planned
 from dtm.methods.advantages import centred, softmax_credit
 from dtm.methods.base import Changes, Method
-from dtm.methods.surrogates import by_sequence, elbo, token_scores
+from dtm.methods.surrogates import bounds
 from dtm.models.policy import Policy
 from dtm.records import Loss, MaskedStates, Phase, Weights
 
@@ -64,8 +64,7 @@ class WD1(Method):
 
     def loss(self, policy: Policy, states: MaskedStates, weights: Weights, phase: Phase) -> Loss:
         """Return the loss, divided by the rows of the batch and, unless as published, by the length."""
-        score = token_scores(policy.log_pi(states), states)
-        likelihood = elbo(score, by_sequence(states.row_weight, states))
+        likelihood = bounds(policy.log_pi(states), states)
         length = 1 if self.config.preset == "published" else states.length
         value = -(weights.credit * likelihood).sum() / (states.batch_rows * length)
         return Loss(value, {"likelihood": likelihood.detach().sum() / states.batch_rows})

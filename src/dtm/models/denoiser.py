@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -32,6 +33,11 @@ def fused(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return torch.compile(function, dynamic=True)
 
 
+PassListener = Callable[["Denoiser", int, int, int, bool], None]
+"""Function of a pass: the model, the numbers of positions computed, attended to by each of them, and scored
+by the head, and whether a backward pass follows."""
+
+
 class Denoiser(nn.Module, ABC):
     """π_θ(v | x_t, i): a model of the clean token at each masked position."""
 
@@ -52,9 +58,8 @@ class Denoiser(nn.Module, ABC):
     """Whether its passes are compiled by torch.compile."""
     family: str = "native"
     """Family of checkpoints whose module names adapters and exports use."""
-    on_pass: Callable[[Denoiser, int, int, int, bool], None] | None = None
-    """Called for every pass with the model, the numbers of positions computed, attended to by each of them,
-    and scored by the head, and whether a backward pass follows."""
+    on_pass: PassListener | None = None
+    """Called for every pass."""
 
     @abstractmethod
     def hidden(
@@ -134,6 +139,19 @@ class Denoiser(nn.Module, ABC):
         """Call ``on_pass``; needed only after calling ``hidden`` or ``head`` directly."""
         if self.on_pass is not None:
             self.on_pass(self, computed, attended, scored, trained)
+
+
+@contextmanager
+def heard_by(listener: PassListener | None, *models: Denoiser) -> Iterator[None]:
+    """Context in which passes of the models are reported to a listener alone."""
+    usual = [model.on_pass for model in models]
+    for model in models:
+        model.on_pass = listener
+    try:
+        yield
+    finally:
+        for model, before in zip(models, usual, strict=True):
+            model.on_pass = before
 
 
 def log_distribution(logits: Float[Tensor, "N W"], vocab_size: int, mask_id: int) -> Float[Tensor, "N V"]:

@@ -7,8 +7,8 @@ depend on it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from jaxtyping import Float
@@ -24,7 +24,7 @@ from dtm.models.adapters import (
     frozen_adapted,
     load_adapter_weights,
 )
-from dtm.models.denoiser import Denoiser
+from dtm.models.denoiser import Denoiser, heard_by
 from dtm.models.merging import for_decoding, merged
 from dtm.models.transformer import Transformer
 from dtm.random import stream
@@ -144,18 +144,10 @@ class Policy:
         """Context with a gathered model, by default π_a, so that processes may make different passes."""
         return gathered(model or self.teacher) if self.sharded else nullcontext()
 
-    @contextmanager
-    def uncounted(self) -> Iterator[None]:
+    def uncounted(self) -> AbstractContextManager[None]:
         """Context whose passes are not charged: a process makes them only because other processes do."""
-        models = [model for model in (self.student, self.teacher, self.base) if model is not None]
-        listeners = [model.on_pass for model in models]
-        for model in models:
-            model.on_pass = None
-        try:
-            yield
-        finally:
-            for model, listener in zip(models, listeners, strict=True):
-                model.on_pass = listener
+        models = (self.student, self.teacher, self.base)
+        return heard_by(None, *(model for model in models if model is not None))
 
     def _make_sharded(self, base: Transformer, keep_base: bool) -> None:
         """Shard the student, then fill sharded copies, without a whole copy in any process."""

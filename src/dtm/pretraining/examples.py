@@ -39,7 +39,7 @@ def task_corpus(task: Task, settings: PretrainConfig, seed: int, device: torch.d
 
     def batch(step: int) -> Sequences:
         draw, place = divmod(step, AHEAD)
-        return drawn(draw).part(slice(place * settings.batch, (place + 1) * settings.batch))
+        return drawn(draw).select(slice(place * settings.batch, (place + 1) * settings.batch))
 
     held_out = task.examples("validation", settings.held_out, stream(0, "held-out", device=device))
     return Corpus(batch, {"examples": (1.0, [held_out])})

@@ -65,9 +65,9 @@ class Particles:
 
     def path(self, rows: Int[Tensor, " P"]) -> Path:
         """Return the given finished rows, one per prompt."""
-        return Path(self.rows.take(rows.tolist()), self.ended[rows])
+        return Path(self.rows.select(rows), self.ended[rows])
 
     def take(self, rows: Int[Tensor, " M"]) -> Particles:
         """Replace the rows by the given ones; keep weights and log Ẑ."""
         kept = {name: getattr(self, name)[rows] for name in ("log_value", "reward", "ended")}
-        return replace(self, rows=self.rows.take(rows.tolist()), **kept)
+        return replace(self, rows=self.rows.select(rows), **kept)

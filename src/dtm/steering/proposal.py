@@ -39,7 +39,7 @@ def path_log_prob(
     """
     parts, passes = [], 0
     for first in range(0, len(rows), batch):
-        own = canvas.take(rows[first : first + batch])
+        own = canvas.select(rows[first : first + batch])
         inside = torch.zeros_like(own.is_completion)
         inside[:, columns] = own.is_completion[:, columns]
         steps = own.revealed_at.masked_fill(~inside, -1)

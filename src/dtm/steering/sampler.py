@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dtm.engine.decoder import Decoder
 from dtm.engine.generation import decode
-from dtm.models.denoiser import Denoiser
+from dtm.models.denoiser import Denoiser, heard_by
 from dtm.records import Completions
 
 Judge = Callable[[Completions, Sequence[int]], Sequence[float | None]]
@@ -70,18 +70,9 @@ class Sampler:
         found = [torch.nan if reward is None else reward for reward in self.judge(finished, prompts)]
         return torch.tensor(found, dtype=torch.float64, device=finished.tokens.device)
 
-    @contextmanager
-    def counted(self) -> Iterator[None]:
+    def counted(self) -> AbstractContextManager[None]:
         """Count the passes of the models inside the context, and hide them from other listeners."""
-        models = [self.model] if self.target is None else [self.model, self.target]
-        listeners = [model.on_pass for model in models]
-        for model in models:
-            model.on_pass = self._count
-        try:
-            yield
-        finally:
-            for model, listener in zip(models, listeners, strict=True):
-                model.on_pass = listener
+        return heard_by(self._count, *([self.model] if self.target is None else [self.model, self.target]))
 
     def _count(self, model: Denoiser, computed: int, attended: int, scored: int, trained: bool) -> None:
         self.effort.tokens += computed

@@ -83,7 +83,7 @@ class Sweep:
         log_value, reward, ended = (
             each.clone() for each in (particles.log_value, particles.reward, particles.ended)
         )
-        reward[over] = sampler.rewards(particles.rows.take(over), particles.prompts(over))
+        reward[over] = sampler.rewards(particles.rows.select(over), particles.prompts(over))
         log_value[over] = (self.tilt * reward[over]).nan_to_num(nan=-torch.inf)
         ended[over] = block
         if going:

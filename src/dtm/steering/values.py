@@ -77,11 +77,11 @@ class OneShot:
         canvas, rows, prompts, block = unfinished
         draws = 1 if self.greedy else self.draws
         decoder = replace(sampler.decoder, temperature=0.0) if self.greedy else sampler.decoder
-        filled = canvas.take([row for row in rows for _ in range(draws)])
+        filled = canvas.select([row for row in rows for _ in range(draws)])
         for first in range(0, len(rows), sampler.batch):
             sampler.between()
             part = rows[first : first + sampler.batch]
-            own = canvas.take(part)
+            own = canvas.select(part)
             masked = own.is_completion & (own.tokens == sampler.model.mask_id)
             flat = masked.flatten().nonzero().squeeze(1)
             states = sampler.model(own.tokens, where_padded(own.attention), flat, head=False)
@@ -109,11 +109,11 @@ class Rollout:
     ) -> Float[Tensor, " R"]:
         """Return log V of the rows; K rewards each, and the forward passes of K completions."""
         canvas, rows, prompts, block = unfinished
-        copies = canvas.take([row for row in range(len(canvas)) for _ in range(self.draws)])
+        copies = canvas.select([row for row in range(len(canvas)) for _ in range(self.draws)])
         chosen = list(_copies(rows, self.draws))
         sampler.decode(copies, chosen, block + 1, None, seed)
         asked = [prompt for prompt in prompts for _ in range(self.draws)]
-        return soft_value(sampler.rewards(copies.take(chosen), asked).view(len(rows), self.draws), tilt)
+        return soft_value(sampler.rewards(copies.select(chosen), asked).view(len(rows), self.draws), tilt)
 
 
 def _copies(rows: Sequence[int], draws: int) -> Iterator[int]:

@@ -56,7 +56,7 @@ class Mixture:
         groups = self.batches(purpose, number, steps * count, right)
         shares = apportioned([(group.tokens.numel(), len(group)) for group in groups], steps)
         parts = [
-            group.part(slice(place, None, share))
+            group.select(slice(place, None, share))
             for group, share in zip(groups, shares, strict=True)
             for place in range(share)
         ]

@@ -73,7 +73,7 @@ def counts(world: World, rows: Completions) -> Float[Tensor, " N"]:
 
 def answers(world: World, found: Steered) -> Float[Tensor, " N"]:
     """Count how often each sequence is the answer."""
-    return counts(world, found.rows.take(found.answer.tolist()))
+    return counts(world, found.rows.select(found.answer))
 
 
 def written(unfinished: Unfinished) -> Int[Tensor, "R L"]:
@@ -163,7 +163,7 @@ def conditional_smc_is_invariant() -> float:
     swept = Sweep(A, wrong_values, threshold=1.0).run(
         sampler, masked_rows(empty, world.length, 2, model), 2, 2, held
     )
-    return chi_square(counts(world, swept.rows.take(drawn_rows(swept, 3).tolist())), tilted.prob)
+    return chi_square(counts(world, swept.rows.select(drawn_rows(swept, 3).tolist())), tilted.prob)
 
 
 @claim("S5", "best-of-n follows its law, and soft best-of-2 its own (chi-square p)", 1e-3, "at least")

@@ -30,10 +30,10 @@ def read_text(path: Path, limit: int, error: type[DtmError]) -> str:
         raise error(f"{path} is damaged: not UTF-8 text ({problem.reason})") from None
 
 
-def read_json(path: Path, error: type[DtmError], limit: int = MAX_JSON) -> Any:
+def read_json(path: Path, error: type[DtmError]) -> Any:
     """Return the parsed contents of a JSON file."""
     try:
-        return json.loads(read_text(path, limit, error))
+        return json.loads(read_text(path, MAX_JSON, error))
     except (ValueError, RecursionError) as problem:
         if isinstance(problem, DtmError):
             raise

@@ -120,7 +120,7 @@ def test_deeper_models_agree_in_part_and_the_reward_is_that_of_both_decodings(ca
         seen.append(completions)
         return [float(len(seen))] * len(completions)  # 1 with shortcuts, 2 without
 
-    scorer = replace(build_scorer(deep, collector.task, reward), in_process=True)
+    scorer = replace(build_scorer(deep.reward, collector.task, deep.task, reward), in_process=True)
     scored = replace(collector, scorer=scorer)
     prompts = collector.task.prompts("train", 16, stream(0, "prompts"))
     exact = exact_engine(collector, deep)

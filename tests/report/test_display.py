@@ -10,7 +10,7 @@ from rich.console import Console
 from dtm.evaluation.evaluate import Evaluation
 from dtm.loop.assemble import assemble
 from dtm.report import display
-from dtm.report.display import Display, PretrainDisplay, measures_table, summary_table
+from dtm.report.display import Display, measures_table, print_pretraining, summary_table
 from dtm.runs.events import Event
 
 
@@ -58,9 +58,8 @@ def test_a_resumed_run_is_followed_before_it_has_drawn_any_rollouts(tiny, make_t
 def test_a_pretraining_shows_its_speed_in_steps_and_where_known_in_tokens():
     console = Console(file=io.StringIO(), width=160)
     values = {"steps": 200, "loss": 2.5, "held_out": 3.25, "steps_per_second": 0.04}
-    with PretrainDisplay(console) as follower:
-        follower(Event("step", 100, values))
-        follower(Event("step", 200, {**values, "tokens_per_second": 12345.6}))
+    print_pretraining(Event("step", 100, values), console)
+    print_pretraining(Event("step", 200, {**values, "tokens_per_second": 12345.6}), console)
     first, second = console.file.getvalue().splitlines()
     assert first.endswith("held-out bound 3.250 nats  0.04 steps/s  41:40 left")
     assert second.endswith("0.04 steps/s  12,346 tokens/s  0:00 left")

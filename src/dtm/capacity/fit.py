@@ -38,13 +38,13 @@ class Fit:
     """Memory of one row with every block recomputed."""
 
 
-def largest(fits: Callable[[int], bool], most: int = MAX_ROWS) -> int:
-    """Return the largest number up to ``most`` that fits, by bisection; 0 if not even 1 fits.
+def largest(fits: Callable[[int], bool]) -> int:
+    """Return the largest number up to `MAX_ROWS` that fits, by bisection; 0 if not even 1 fits.
 
     >>> largest(lambda rows: 3 * rows <= 100), largest(lambda rows: False)
     (33, 0)
     """
-    low, high = 0, most + 1
+    low, high = 0, MAX_ROWS + 1
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

@@ -91,13 +91,12 @@ def _run(config: AdaptConfig, out: Path | None, resume: bool) -> int:
     from dtm.models.placement import Placement
     from dtm.pretraining.adaptation import adapt as run
     from dtm.pretraining.plan import adaptation_time_estimate
-    from dtm.report.display import PretrainDisplay
+    from dtm.report.display import print_pretraining
     from dtm.runs.folder import read_object, reading
 
     if not resume and Placement.resolve(config.device, config.precision).device.type == "cpu":
         print(f"on the CPU: {adaptation_time_estimate(config)}. {STOPPING}", flush=True)
-    with PretrainDisplay() as display:
-        folder = run(config, out=out, resume=resume, callbacks=[display])
+    folder = run(config, out=out, resume=resume, callbacks=[print_pretraining])
     if not folder.is_finished:
         where = shlex.quote(str(folder.path))
         print(f"stopped and saved. Continue with: dtm adapt {config.source} --resume --out {where}")

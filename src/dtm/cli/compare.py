@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,6 @@ from dtm.cli.threads import add_threads, share_threads
 from dtm.errors import require
 
 if TYPE_CHECKING:
-    from dtm.api import Run
     from dtm.comparison.results import Comparison
     from dtm.config import RunConfig
 
@@ -130,11 +128,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _gathered(options: argparse.Namespace) -> tuple[Comparison, Path]:
     from dtm.api import Run
-    from dtm.comparison.results import gather
+    from dtm.comparison.results import gather, with_sampling
     from dtm.runs.folder import RUNS, unused
 
     runs = [Run.open(folder) for folder in options.runs]
-    comparison = _with_sampling(gather(runs), runs, options)
+    comparison = with_sampling(gather(runs), runs, options.also, options.tilt)
     return comparison, options.out or unused(RUNS / "comparison")  # never overwrite an earlier comparison
 
 
@@ -142,7 +140,7 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
     """Return the comparison and its folder; None after --dry-run has printed the plan."""
     from dtm.comparison.extension import EXTENSIONS
     from dtm.comparison.jobs import over_seeds, run_all
-    from dtm.comparison.results import gather
+    from dtm.comparison.results import gather, with_sampling
     from dtm.comparison.sampled import check_also
     from dtm.comparison.settings import contestants, parse_names, parse_set, read_settings
     from dtm.comparison.tuning import Trial, grid_size, tune
@@ -186,16 +184,7 @@ def _run(options: argparse.Namespace, flags: list[str]) -> tuple[Comparison, Pat
         configs, trials = tune(configs, count, out / "tuning", jobs, processes=processes, track=tracked)
     runs = run_all(over_seeds(configs, seeds), out, jobs, processes=processes, track=track)
     finished = [runs[f"{name}-{seed}"] for name in configs for seed in seeds]
-    return _with_sampling(gather(finished, trials), finished, options), out
-
-
-def _with_sampling(comparison: Comparison, runs: Sequence[Run], options: argparse.Namespace) -> Comparison:
-    """Return the comparison, with the rows of --also if given."""
-    from dtm.comparison.results import with_sampling
-
-    if options.also is None:
-        return comparison
-    return with_sampling(comparison, runs, options.also, options.tilt)
+    return with_sampling(gather(finished, trials), finished, options.also, options.tilt), out
 
 
 def _recipe(options: argparse.Namespace, flags: list[str]) -> RunConfig:

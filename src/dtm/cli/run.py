@@ -75,12 +75,12 @@ def _show_run(folder: RunFolder) -> int:
 
     from dtm.api import Run
     from dtm.report.display import summary_table
-    from dtm.report.outcome import sentence
+    from dtm.report.outcome import outcome_of, sentence
     from dtm.runs.folder import reading
 
     with reading(folder.summary):
         summary = Run(folder).summary
-        found = summary.get("outcome", {"kind": "learnt", "text": ""})  # earlier releases did not write it
+        found = outcome_of(summary)
         Console().print(summary_table(summary))
         print(f"run:     {folder.path}\nmodel:   {folder.model}\npage:    {folder.page}")
         print(sentence(found))
@@ -101,15 +101,15 @@ def pretrain(arguments: list[str]) -> int:
     from dtm.loop.assemble import assemble
     from dtm.pretraining.plan import pretraining_plan, pretraining_time_estimate
     from dtm.recipes import recipe
-    from dtm.report.display import PretrainDisplay
+    from dtm.report.display import print_pretraining
 
     assembly = assemble(config)
     if options.dry_run:
         return _dry_run(assembly, pretraining_plan(assembly))
     if assembly.placement.device.type == "cpu" and options.found is None:
         print(f"on the CPU: {pretraining_time_estimate(assembly)}. {STOPPING}", flush=True)
-    with PretrainDisplay() as display:
-        run = api.pretrain(assembly, out=options.out, resume=options.found is not None, callbacks=[display])
+    resume = options.found is not None
+    run = api.pretrain(assembly, out=options.out, resume=resume, callbacks=[print_pretraining])
     if not run.is_finished:
         return _stopped(run, "pretrain")
     measures = "  ".join(f"{name} {value:.3f}" for name, value in run.summary.items() if value is not None)

@@ -180,14 +180,13 @@ def _task(options: argparse.Namespace, source: Source, length: int) -> tuple[Lan
     """Return the task of the options with its reward; check both before weights are loaded."""
     from types import SimpleNamespace
 
-    from dtm.config import LanguageConfig, RewardConfig, RunConfig
+    from dtm.config import LanguageConfig, RewardConfig
     from dtm.loading import load_object
     from dtm.loop.assemble import build_scorer
     from dtm.random import stream
     from dtm.tasks.language.build import language_task, text_task
     from dtm.tasks.rewards import require_call
 
-    reward = RewardConfig(function=options.reward)
     if options.prompt is not None:
         refuse(options, ("task", "data_dir", "data", "prompts"), "is for --task: --prompt gives one question")
         require(
@@ -199,22 +198,18 @@ def _task(options: argparse.Namespace, source: Source, length: int) -> tuple[Lan
         function = load_object(options.reward, "reward")
         given = SimpleNamespace(name="prompt", splits=rows, reward=function, completion_length=length)
         task = text_task(given, source.tokenizer, source.asked)
-        config = RunConfig(task=LanguageConfig(kind="custom"), reward=reward)
+        config = LanguageConfig(kind="custom")
     else:
         require(
             options.task in TASKS,
             f"--task {options.task}: no such task for a model. {nearest(options.task, TASKS)} For other "
             "tasks, steer a run: dtm sample RUN",
         )
-        config = RunConfig(
-            task=LanguageConfig(
-                kind=options.task, data_dir=options.data_dir, data=options.data, completion_length=length
-            ),
-            reward=reward,
+        config = LanguageConfig(
+            kind=options.task, data_dir=options.data_dir, data=options.data, completion_length=length
         )
-        assert isinstance(config.task, LanguageConfig)
-        task = language_task(config.task, source.tokenizer, source.asked)
-    scorer = build_scorer(config, task)
+        task = language_task(config, source.tokenizer, source.asked)
+    scorer = build_scorer(RewardConfig(function=options.reward), task, config)
     require_call(scorer.function, scorer.name, task.prompts("test", 1, stream(0, "columns")).columns)
     return task, scorer
 

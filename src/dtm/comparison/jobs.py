@@ -99,9 +99,9 @@ def _left(begin: float, done: int, total: int) -> str:
     return f"; about {format_duration(seconds)} left"
 
 
-def plan(configs: Mapping[str, RunConfig], out: Path, verb: Verb = "train") -> dict[str, str]:
+def plan(configs: Mapping[str, RunConfig], out: Path) -> dict[str, str]:
     """Return the state of each run of `run_all`: finished, to be continued, or new; write nothing."""
-    return {job.name: job.state for job in _checked_jobs(configs, out, verb)}
+    return {job.name: job.state for job in _checked_jobs(configs, out, "train")}
 
 
 def _checked_jobs(configs: Mapping[str, RunConfig], out: Path, verb: Verb) -> list[_Job]:

@@ -136,8 +136,12 @@ class Comparison:
         }
 
 
-def with_sampling(comparison: Comparison, runs: Sequence[Run], also: str, tilt: float | None) -> Comparison:
-    """Add steered samples of the base to a comparison; ``also`` as in best-of-16,smc-16."""
+def with_sampling(
+    comparison: Comparison, runs: Sequence[Run], also: str | None, tilt: float | None
+) -> Comparison:
+    """Add steered samples of the base to a comparison; ``also`` as in best-of-16,smc-16, or None."""
+    if also is None:
+        return comparison
     found = beside(runs, also, tilt, comparison.seeds)
     spent = fmean(float(row.cost["spent_tokens"]) for row in comparison.rows)
     return replace(comparison, beside=found, notes=[*comparison.notes, *found.notes(spent)])

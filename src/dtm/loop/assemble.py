@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dtm.config import LanguageConfig, MazeConfig, MiniConfig, RunConfig, TaskConfig
+from dtm.config import LanguageConfig, MazeConfig, MiniConfig, RewardConfig, RunConfig, TaskConfig
 from dtm.config.registry import load_method_class
 from dtm.engine import build_decoder
 from dtm.errors import DtmError, require
@@ -68,7 +68,7 @@ def assemble(
     folder = _find_base(config, opened)
     asked = asked_for(config.model)
     built = build_task(config.task, folder, asked) if task is None else as_task(task, folder, asked)
-    scorer = build_scorer(config, built, reward)
+    scorer = build_scorer(config.reward, built, config.task, reward)
     require_call(scorer.function, scorer.name, built.prompts("train", 1, stream(0, "columns")).columns)
     own_reward = reward is not None or config.reward.function is not None
     span = config.reward.declared or (None if own_reward else built.reward_range)
@@ -88,18 +88,20 @@ def assemble(
     return assembly
 
 
-def build_scorer(config: RunConfig, task: Task, reward: Reward | None = None) -> Scorer:
-    """Return the reward: the given function, else the one that the configuration names, else the task's."""
-    settings, spec = config.reward, config.reward.function
+def build_scorer(
+    settings: RewardConfig, task: Task, task_config: TaskConfig, reward: Reward | None = None
+) -> Scorer:
+    """Return the reward: the given function, else the one that the settings name, else the task's."""
+    spec = settings.function
     function: Callable[..., Any]
     if reward is not None:
         function, name = reward, getattr(reward, "__name__", repr(reward))
     elif spec is not None:
         function, name = load_object(spec, "reward"), spec
     else:
-        require(config.task.kind != "custom", "your own data needs your own reward: --reward module:function")
+        require(task_config.kind != "custom", "your own data needs your own reward: --reward module:function")
         function, name = task.reward, f"{task.name}'s own"
-    trusted = function == task.reward and isinstance(config.task, MazeConfig | MiniConfig | LanguageConfig)
+    trusted = function == task.reward and isinstance(task_config, MazeConfig | MiniConfig | LanguageConfig)
     return Scorer(
         function,
         name,

@@ -13,7 +13,7 @@ from dtm.config.registry import load_method_class
 from dtm.evaluation.fingerprint import digest
 from dtm.loop.fingerprint import GROUPS
 from dtm.loop.registry import make_loop
-from dtm.report.outcome import sentence
+from dtm.report.outcome import outcome_of, sentence
 from dtm.tasks.language.own import HUB, HubName, describe_source
 
 Form = Literal["adapter", "merged", "weights"]
@@ -64,16 +64,11 @@ def model_card(
 def _how(config: RunConfig, summary: Mapping[str, Any]) -> str:
     if "tuned" not in summary:
         return "pretrained"
-    if _has_learnt(summary):
+    if outcome_of(summary)["kind"] == "learnt":
         return f"tuned by {config.method.name}"
     if summary["outcome"]["kind"] == "not measurable":
         return f"trained by {config.method.name}, without a measurable gain"
     return "not tuned: the run has learnt nothing"
-
-
-def _has_learnt(summary: Mapping[str, Any]) -> bool:
-    """Return whether the held-out reward rose; true for runs of earlier releases, which did not record it."""
-    return bool(summary.get("outcome", {"kind": "learnt"})["kind"] == "learnt")
 
 
 def _front_matter(config: RunConfig, form: Form) -> str:
@@ -103,12 +98,12 @@ def _facts(config: RunConfig, summary: Mapping[str, Any]) -> list[str]:
     method = load_method_class(config.method.name)(config.method)
     fields = [f"{name} {value}" for name, value in asdict(config.method).items() if name != "name"]
     reached = f"{make_loop(config, method).reached(summary['tilt'])} in {summary['steps']} steps"
-    if not _has_learnt(summary):
+    if outcome_of(summary)["kind"] != "learnt":
         reached = f"{summary['steps']} steps, {sentence(summary['outcome'])}"
     lines = [
         f"base: `{without_folders(str(config.model.base))}`{' in NF4' if config.model.nf4 else ''}",
         f"method: {config.method.name} ({', '.join(fields)})",
-        f"{reached}; {summary['finished']}" if _has_learnt(summary) else reached,
+        f"{reached}; {summary['finished']}" if outcome_of(summary)["kind"] == "learnt" else reached,
         f"reward: {without_folders(config.reward.function or _own_reward(config))}",
         data,
         made,

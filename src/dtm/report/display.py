@@ -106,30 +106,18 @@ def _clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
 
 
-class PretrainDisplay:
-    """Callback that shows a pretraining: the held-out bound, steps per second, time left."""
-
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console()
-
-    def __enter__(self) -> PretrainDisplay:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def __call__(self, event: Event) -> None:
-        """Print one line per report."""
-        v = event.values
-        left = _clock((v["steps"] - event.step) / v["steps_per_second"])
-        speed = f"{v['steps_per_second']:.3g} steps/s"
-        if "tokens_per_second" in v:
-            speed += f"  {v['tokens_per_second']:,.0f} tokens/s"
-        self.console.print(
-            f"step {event.step}/{v['steps']}  loss {v['loss']:.3f}  held-out bound {v['held_out']:.3f} nats  "
-            f"{speed}  {left} left",
-            highlight=False,
-        )
+def print_pretraining(event: Event, console: Console | None = None) -> None:
+    """Print the progress of a pretraining: the held-out bound, steps per second, time left."""
+    v = event.values
+    left = _clock((v["steps"] - event.step) / v["steps_per_second"])
+    speed = f"{v['steps_per_second']:.3g} steps/s"
+    if "tokens_per_second" in v:
+        speed += f"  {v['tokens_per_second']:,.0f} tokens/s"
+    (console or Console()).print(
+        f"step {event.step}/{v['steps']}  loss {v['loss']:.3f}  held-out bound {v['held_out']:.3f} nats  "
+        f"{speed}  {left} left",
+        highlight=False,
+    )
 
 
 def summary_table(summary: dict[str, Any]) -> Table:

@@ -53,6 +53,12 @@ def outcome(
     return _made("not absorbed", f"{moved}. {cause or remedy}")
 
 
+def outcome_of(summary: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the recorded outcome of a run; runs of earlier releases have none and count as learnt."""
+    found: Mapping[str, str] = summary.get("outcome", {"kind": "learnt", "text": ""})
+    return found
+
+
 def sentence(found: Mapping[str, str]) -> str:
     """Format the outcome as one line."""
     return f"{found['kind']}: {found['text']}"

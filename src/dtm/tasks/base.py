@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from dtm.errors import nearest, require
 from dtm.records import Prompts, Sequences
 
 Reward = Callable[..., Sequence[float | None]]
@@ -23,6 +24,7 @@ This is TRL's signature, so TRL's reward functions work here. The task sets the 
 completions: strings for language tasks, cells for the maze.
 """
 
+SPLITS = ("train", "validation", "test")
 
 Sample = tuple[Any, Any]
 """A prompt and its completion, as rewards see them or as JSON gives them back."""
@@ -87,3 +89,9 @@ class Task(Protocol):
     def show(self, prompt: Any, completion: Any) -> str:
         """Format a prompt and its completion as plain text for a reader, without the reward."""
         ...
+
+
+def known_split(split: str) -> str:
+    """Return the name of a split; raise an error for an unknown one."""
+    require(split in SPLITS, f"unknown split {split!r}. {nearest(split, SPLITS)}")
+    return split

@@ -20,6 +20,8 @@ from dtm.loading import last_line
 from dtm.tasks.base import Reward
 from dtm.workers import end_after
 
+EXCERPT = 300
+"""Characters of a value that an error message shows."""
 LARGEST = 1e30
 """Largest reward; sums and squares of larger ones overflow single precision."""
 Columns = Mapping[str, Sequence[Any]]
@@ -127,10 +129,10 @@ def _place(problem: BaseException, function: Callable[..., Any]) -> str:
     return last_line(own or frames)
 
 
-def excerpt(value: Any, limit: int = 300) -> str:
+def excerpt(value: Any) -> str:
     """Return the representation of any value, cut to a length."""
     try:
         text = repr(value)
     except Exception:  # an integer of too many digits, or a method of the user's
         text = f"an object of {type(value).__name__}"
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+    return text if len(text) <= EXCERPT else f"{text[:EXCERPT]}… ({len(text)} characters)"

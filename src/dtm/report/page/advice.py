@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dtm.report.outcome import outcome_of
 from dtm.report.page.log import Log
 
 COLLAPSE = 0.5
@@ -30,7 +31,7 @@ def advice(log: Log, summary: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    outcome = summary.get("outcome", {"kind": "learnt", "text": ""})
+    outcome = outcome_of(summary)
     if outcome["kind"] == "learnt":
         return []
     what, _, fix = outcome["text"].partition(". ")

@@ -13,6 +13,7 @@ from dtm.config.serialise import read_mapping, to_yaml
 from dtm.errors import CheckpointError, DtmWarning, require
 from dtm.evaluation.reveals import as_text
 from dtm.report.card import without_folders
+from dtm.report.outcome import outcome_of
 from dtm.report.page.advice import advice
 from dtm.report.page.curves import charts, tables
 from dtm.report.page.drawings import drawing, scene
@@ -127,7 +128,7 @@ def verdict(log: Log, summary: Mapping[str, Any]) -> dict[str, str]:
         step = max((row["step"] for row in log.last.values()), default=0)
         so_far = f": {moved} so far" if moved else ""
         return {"kind": "unfinished", "text": f"Not finished, at step {step:,}{so_far}."}
-    kind = summary.get("outcome", {"kind": "learnt"})["kind"]
+    kind = outcome_of(summary)["kind"]
     closed = summary.get("gap_closed")
     gap = f", {closed:.0%} of the way to the best possible" if closed is not None and closed > 0 else ""
     if kind == "learnt":

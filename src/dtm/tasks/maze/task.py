@@ -19,10 +19,10 @@ from jaxtyping import Bool, Float, Int
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from dtm.errors import nearest, require
+from dtm.errors import require
 from dtm.random import in_rounds, stream
 from dtm.records import Prompts, Sequences
-from dtm.tasks.base import Sample
+from dtm.tasks.base import Sample, known_split
 from dtm.tasks.maze.figure import density_figure
 from dtm.tasks.maze.grid import Maze
 from dtm.tasks.maze.paths import PathBank
@@ -33,7 +33,6 @@ Path = Sequence[Cell | None]
 """A cell of a completion; None for a token that is not a cell."""
 
 CPU = torch.device("cpu")
-SPLITS = ("train", "validation", "test")
 
 
 class MazeTask:
@@ -76,7 +75,7 @@ class MazeTask:
 
     def prompts(self, split: str, count: int, generator: torch.Generator) -> Prompts:
         """Draw ``count`` pairs of the split; no pair repeats before all were drawn."""
-        pairs = self._pairs[_known(split)]
+        pairs = self._pairs[known_split(split)]
         cells = self.maze.rooms[pairs[in_rounds(len(pairs), count, generator)]]
         tokens = torch.cat([cells, torch.full((count, 1), self.sep_id)], dim=1)
         size = self.maze.size
@@ -90,7 +89,7 @@ class MazeTask:
 
         They are drawn on the generator's device.
         """
-        bank = self._bank("train" if _known(split) == "train" else "test", generator.device)
+        bank = self._bank("train" if known_split(split) == "train" else "test", generator.device)
         paths = bank.sample(count, self.completion_length, self.pad_id, generator)
         last = (paths != self.pad_id).sum(1, keepdim=True) - 1
         separator = torch.full_like(last, self.sep_id)
@@ -255,8 +254,3 @@ def coverage(paths: Sequence[Path], valid: Bool[Tensor, " N"], group: Int[Tensor
             groups[key].append(set(path))
     ratios = [len(set().union(*cells)) / max(map(len, cells)) for cells in groups.values()]
     return fmean(ratios) if ratios else 0.0
-
-
-def _known(split: str) -> str:
-    require(split in SPLITS, f"unknown split {split!r}. {nearest(split, SPLITS)}")
-    return split

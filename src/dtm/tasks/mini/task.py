@@ -11,15 +11,12 @@ from jaxtyping import Float, Int
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from dtm.errors import nearest, require
 from dtm.random import in_rounds
 from dtm.records import Prompts, Sequences
-from dtm.tasks.base import Sample
+from dtm.tasks.base import Sample, known_split
 from dtm.tasks.diversity import distinct_share
 from dtm.tasks.mini.characters import flush_left, flush_right
 from dtm.tasks.mini.puzzle import Item, Puzzle
-
-SPLITS = ("train", "validation", "test")
 
 
 class MiniTask:
@@ -38,7 +35,7 @@ class MiniTask:
 
     def prompts(self, split: str, count: int, generator: torch.Generator) -> Prompts:
         """Draw ``count`` questions of the split; no question repeats before all were drawn."""
-        items = self._items(_known(split))
+        items = self._items(known_split(split))
         chosen: list[Item] = [items[row] for row in in_rounds(len(items), count, generator).tolist()]
         questions = [self.puzzle.question(item) for item in chosen]
         tokens, attention = flush_right(self.alphabet.grid(questions), self.eos_id)
@@ -54,7 +51,7 @@ class MiniTask:
         A pattern that only a quarter of the examples has would be learnt too slowly at the start.
         """
         solved = 1.0 if progress < self.skilled else self.puzzle.solved
-        question, answer = self.puzzle.corpus(_known(split), count, generator, solved)
+        question, answer = self.puzzle.corpus(known_split(split), count, generator, solved)
         tokens, attention = flush_right(question, self.eos_id)
         written = flush_left(answer, self.completion_length, self.eos_id)
         short = self.completion_length - written.shape[1]
@@ -100,8 +97,3 @@ class MiniTask:
     def show(self, prompt: str, completion: str) -> str:
         """Format the question and the answer."""
         return f"{prompt} {completion}"
-
-
-def _known(split: str) -> str:
-    require(split in SPLITS, f"unknown split {split!r}. {nearest(split, SPLITS)}")
-    return split

@@ -37,7 +37,7 @@ from dtm.config.adapt import SHARES, AdaptConfig, CorpusConfig
 from dtm.config.serialise import update
 from dtm.errors import require
 from dtm.evaluation.protocol import Examination, examine
-from dtm.evaluation.subject import Source, Subject
+from dtm.evaluation.subject import ModelFiles, Subject
 from dtm.loop.assemble import assemble
 from dtm.models.transformer import Transformer
 from dtm.pretraining.adaptation import adapt
@@ -288,7 +288,7 @@ def job_config(name: str, seed: int, options: argparse.Namespace) -> RunConfig:
 
 def on_test(model: str, task: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Measures on the published test items, by length."""
-    subject = Subject.load(Source.find(model), "auto", "auto")
+    subject = Subject.load(ModelFiles.find(model), "auto", "auto")
     lengths, limit = TASKS[task], 2 if options.smoke or options.warm else None
     found = {}
     for length in (32,) if options.smoke else lengths:

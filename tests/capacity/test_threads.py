@@ -26,7 +26,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(option, "cores", lambda: 8)
 
     def free(count: float) -> None:
-        monkeypatch.setattr(threads.Watch, "free_cores", lambda self: count)
+        monkeypatch.setattr(threads.BusyTime, "free_cores", lambda self: count)
 
     before = torch.get_num_threads()
     torch.set_num_threads(8)
@@ -42,28 +42,29 @@ def _work(seconds: float) -> None:
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="the system does not count the work of its cores")
 def test_work_of_others_counts_and_work_of_this_process_does_not():
-    own = threads.Watch.start()
+    own = threads.BusyTime.start()
     _work(0.1)
-    after = threads.Watch.start()
+    after = threads.BusyTime.start()
     assert after.own - own.own >= 0.1
     assert after.busy - own.busy >= 0.08, "the kernel counts in ticks of 10 ms"
     child = multiprocessing.get_context("fork").Process(target=_work, args=(0.1,))
     child.start()
     child.join()
-    now = threads.Watch.start()
+    now = threads.BusyTime.start()
     assert now.own - after.own < 0.1
     assert now.busy - after.busy >= 0.08
 
 
 def test_free_cores_are_those_that_no_other_process_uses(monkeypatch):
-    readings = [threads.Watch(at=0.0, busy=100.0, own=10.0), threads.Watch(at=2.0, busy=109.0, own=11.0)]
+    first = threads.BusyTime(at=0.0, busy=100.0, own=10.0)
+    second = threads.BusyTime(at=2.0, busy=109.0, own=11.0)
     monkeypatch.setattr(threads, "cores", lambda: 8)
-    monkeypatch.setattr(threads.Watch, "start", lambda: readings[1])
-    assert readings[0].free_cores() == 8 - (9.0 - 1.0) / 2.0
+    monkeypatch.setattr(threads.BusyTime, "start", lambda: second)
+    assert first.free_cores() == 8 - (9.0 - 1.0) / 2.0
 
 
 def test_a_system_that_does_not_count_leaves_the_choice_to_torch():
-    unknown = threads.Watch(at=0.0, busy=math.nan, own=0.0)
+    unknown = threads.BusyTime(at=0.0, busy=math.nan, own=0.0)
     assert threads.choose(unknown.free_cores(), most=3) == 3
 
 

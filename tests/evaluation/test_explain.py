@@ -14,7 +14,7 @@ from dtm.evaluation.explain import DECIDES, ROUNDS
 from dtm.evaluation.fingerprint import code_version, digest, model_identity
 from dtm.evaluation.protocol import Examination, Outcome, examine
 from dtm.evaluation.results import place, write_outcome
-from dtm.evaluation.subject import Source, Subject
+from dtm.evaluation.subject import ModelFiles, Subject
 
 pytest.importorskip("transformers")
 
@@ -25,7 +25,7 @@ def outcome(write_talking, tmp_path) -> Outcome:
     (tmp_path / "data").mkdir()
     rows = [{"input": "20,2,3", "output": "25"}, {"input": "7,2,3", "output": "42"}]
     (tmp_path / "data" / "countdown_cd3_test.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    subject = Subject.load(Source.find(str(write_talking("llada"))), "cpu")
+    subject = Subject.load(ModelFiles.find(str(write_talking("llada"))), "cpu")
     return examine(subject, Examination(task="countdown", length=32), tmp_path / "data")
 
 

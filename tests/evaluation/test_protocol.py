@@ -12,7 +12,7 @@ from dtm.cli import main
 from dtm.engine import Decoder, SampledConfidence
 from dtm.evaluation.complete import complete
 from dtm.evaluation.protocol import Examination, examine
-from dtm.evaluation.subject import Source, Subject
+from dtm.evaluation.subject import ModelFiles, Subject
 from dtm.random import stream
 
 pytest.importorskip("transformers")
@@ -58,7 +58,7 @@ def prompts_of_lengths(*lengths: int) -> list[list[int]]:
 
 @FAMILIES
 def test_completions_do_not_depend_on_the_batch_or_the_order(write_talking, family):
-    model = Subject.load(Source.find(str(write_talking(family, scale=2.5))), "cpu").model
+    model = Subject.load(ModelFiles.find(str(write_talking(family, scale=2.5))), "cpu").model
     asked = prompts_of_lengths(9, 30, 9, 17, 9, 30, 9, 4, 9)
     decoder = Decoder(order=SampledConfidence(), block=8, tokens_per_step=2, temperature=0.0)
 
@@ -76,7 +76,7 @@ def test_completions_do_not_depend_on_the_batch_or_the_order(write_talking, fami
 @FAMILIES
 @pytest.mark.parametrize("task", ["countdown", "sudoku", "gsm8k", "math500"])
 def test_every_item_is_asked_once_in_the_order_of_its_file(write_talking, data, family, task):
-    subject = Subject.load(Source.find(str(write_talking(family))), "cpu")
+    subject = Subject.load(ModelFiles.find(str(write_talking(family))), "cpu")
     outcome = examine(subject, Examination(task=task, length=32), data)
     expected = {
         "countdown": [[[20, 2, 3], 25], [[7, 2, 3], 42], [[100, 20, 30], 150]],
@@ -91,7 +91,7 @@ def test_every_item_is_asked_once_in_the_order_of_its_file(write_talking, data, 
 
 
 def test_protocols_ask_differently(talking, data):
-    subject = Subject.load(Source.find(str(talking)), "cpu")
+    subject = Subject.load(ModelFiles.find(str(talking)), "cpu")
     marks = [
         examine(subject, Examination(task="countdown", protocol=name, length=32, limit=1), data).fingerprint
         for name in ("dtm", "spg")
@@ -107,7 +107,7 @@ def test_protocols_ask_differently(talking, data):
 
 @FAMILIES
 def test_a_row_that_stops_at_its_end_has_the_same_text_up_to_it(write_talking, data, family):
-    subject = Subject.load(Source.find(str(write_talking(family, scale=2.5))), "cpu")
+    subject = Subject.load(ModelFiles.find(str(write_talking(family, scale=2.5))), "cpu")
 
     def examined(**options):
         return examine(subject, Examination(task="gsm8k", length=96, **options), data)
@@ -125,7 +125,7 @@ def test_a_row_that_stops_at_its_end_has_the_same_text_up_to_it(write_talking, d
 @pytest.fixture
 def writes(talking, monkeypatch):
     """Let models write given texts, one for each item."""
-    chat = Subject.load(Source.find(str(talking)), "cpu").chat
+    chat = Subject.load(ModelFiles.find(str(talking)), "cpu").chat
 
     def patch(texts):
         def complete(model, prompts, length, *rest):
@@ -142,7 +142,7 @@ def run(*arguments: object) -> int:
 
 
 def test_the_length_is_counted_in_tokens_and_special_ones_stay_in_the_text(talking, data, writes):
-    subject = Subject.load(Source.find(str(talking)), "cpu")
+    subject = Subject.load(ModelFiles.find(str(talking)), "cpu")
     text = "<answer>20+2+3</answer><|eot_id|>"
     writes([text, "", "2"])
     outcome = examine(subject, Examination(task="countdown", length=64), data)

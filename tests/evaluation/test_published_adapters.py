@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 import dtm
 from dtm.cli import main
 from dtm.errors import CheckpointError
-from dtm.evaluation.subject import Source, Subject
+from dtm.evaluation.subject import ModelFiles, Subject
 from dtm.random import stream
 
 RANK, ALPHA = 2, 3
@@ -92,7 +92,7 @@ def test_an_adapter_for_another_model_of_the_same_shape_is_warned_of(base_of, tm
     base = base_of("llada")
     adapter = write_adapter(tmp_path / "adapter", base, LLADA, base_model_name_or_path="GSAI-ML/LLaDA-1.5")
     with pytest.warns(dtm.errors.DtmWarning, match=r"was made for GSAI-ML/LLaDA-1\.5, and is used with"):
-        source = Source.find(str(base)).with_adapter(str(adapter))
+        source = ModelFiles.find(str(base)).with_adapter(str(adapter))
     assert Subject.load(source, "cpu").model.logits(torch.full((1, 4), 7)).isfinite().all()
 
 
@@ -103,17 +103,17 @@ def test_a_wrong_pairing_is_refused_by_name_and_by_shape(base_of, write_hub, tmp
     with pytest.raises(
         CheckpointError, match=r"no adapter of a llada model.*'base_model\.model\.model\.layers"
     ):
-        Source.find(str(base)).with_adapter(str(by_name))
+        ModelFiles.find(str(base)).with_adapter(str(by_name))
     by_shape = write_adapter(tmp_path / "by-shape", base, LLADA, rank=5)
     with pytest.raises(
         CheckpointError, match=r"lora_A\.weight' is \(5, 32\).*needs \(2, 32\): the adapter belongs"
     ):
-        Source.find(str(base)).with_adapter(str(by_shape))
+        ModelFiles.find(str(base)).with_adapter(str(by_shape))
     with_head = write_adapter(tmp_path / "head", base, LLADA | {"model.transformer.ff_out"})
     with pytest.raises(
         CheckpointError, match=r"unexpected tensor 'base_model\.model\.model\.transformer\.ff_out"
     ):
-        Source.find(str(base)).with_adapter(str(with_head))
+        ModelFiles.find(str(base)).with_adapter(str(with_head))
 
 
 def test_an_adapter_needs_a_base_and_a_task(base_of, tmp_path, capsys):
@@ -122,11 +122,11 @@ def test_an_adapter_needs_a_base_and_a_task(base_of, tmp_path, capsys):
     assert main(["eval", str(base), "--adapter", str(adapter)]) == 2
     assert "--adapter needs --task" in capsys.readouterr().err
     with pytest.raises(dtm.DtmError, match="has an adapter already"):
-        Source.find(str(adapter)).with_adapter(str(adapter))
+        ModelFiles.find(str(adapter)).with_adapter(str(adapter))
 
 
 def test_damaged_numbers_of_an_adapter_are_named(base_of, tmp_path):
     base = base_of("llada")
     adapter = write_adapter(tmp_path / "adapter", base, LLADA, lora_alpha="16")
     with pytest.raises(CheckpointError, match="'lora_alpha' is '16', not a number"):
-        Source.find(str(base)).with_adapter(str(adapter))
+        ModelFiles.find(str(base)).with_adapter(str(adapter))

@@ -9,9 +9,9 @@ from page_runs import HOSTILE, rows_of, write_run, write_samples
 
 from browser import Browser, find_browser
 from dtm.config import MiniConfig
-from dtm.report.page.data import Subject
+from dtm.report.page.data import PageRun
 from dtm.report.page.write import page_of, write_page
-from dtm.report.watch import Watch
+from dtm.report.watch import PageServer
 
 FOUND = find_browser()
 pytestmark = pytest.mark.skipif(
@@ -115,7 +115,7 @@ def test_a_hostile_completion_does_nothing(browser, tmp_path):
     rows[0]["replay"] = {**replay, "alternatives": [[[HOSTILE[1], 0.5]]] * 5}
     folder = write_run(tmp_path / "run", [rows, rows])
     path = tmp_path / "page.html"
-    path.write_text(page_of([Subject(folder, HOSTILE[1], HOSTILE[0])], HOSTILE[0]), encoding="utf-8")
+    path.write_text(page_of([PageRun(folder, HOSTILE[1], HOSTILE[0])], HOSTILE[0]), encoding="utf-8")
     browser.open(path.as_uri())
     browser.run("document.querySelectorAll('details').forEach((one) => (one.open = true))")
     browser.run("document.querySelector('.reel .token').focus()")
@@ -189,7 +189,7 @@ def test_several_runs_share_a_page(browser, tmp_path):
     ]
     path = tmp_path / "both.html"
     path.write_text(
-        page_of([Subject(f, f.path.name, f.path.name) for f in folders], "both"), encoding="utf-8"
+        page_of([PageRun(f, f.path.name, f.path.name) for f in folders], "both"), encoding="utf-8"
     )
     browser.open(path.as_uri())
     assert browser.problems() == []
@@ -201,7 +201,7 @@ def test_several_runs_share_a_page(browser, tmp_path):
 
 def test_a_watched_page_follows_its_run(browser, tmp_path):
     folder = write_run(tmp_path / "run", [rows_of(["a"], [0.25])] * 2)
-    with Watch([Subject(folder, "run", "")], "run") as server:
+    with PageServer([PageRun(folder, "run", "")], "run") as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         browser.open(server.url)
         fill(browser, "filter-text", "b")

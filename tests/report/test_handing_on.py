@@ -14,7 +14,7 @@ import dtm
 from dtm.cli import main
 from dtm.config import AdapterConfig, EvaluationConfig, LanguageConfig
 from dtm.config.serialise import to_yaml, update
-from dtm.evaluation.subject import Source, Subject
+from dtm.evaluation.subject import ModelFiles, Subject
 from dtm.models.export import load_adapter
 from dtm.report.card import model_card
 
@@ -75,7 +75,7 @@ def test_an_adapter_run_is_examined_exported_and_merged(tuned, tmp_path, capsys)
     same = load_adapter(tuned.path / "export", dtm.load_model(tuned.config.model.base))[0]
     assert torch.equal(same.logits(TOKENS), expected)
     assert run("export", tuned.path, "--merged") == 0
-    merged = Subject.load(Source.find(str(tuned.path / "merged")), "cpu")  # the tokenizer came along
+    merged = Subject.load(ModelFiles.find(str(tuned.path / "merged")), "cpu")  # the tokenizer came along
     torch.testing.assert_close(merged.model.logits(TOKENS), expected, atol=1e-4, rtol=0)
 
     card = (tuned.path / "merged" / "README.md").read_text()
@@ -97,7 +97,7 @@ def test_an_adapter_run_is_examined_exported_and_merged(tuned, tmp_path, capsys)
 
 def test_an_exported_adapter_is_examined_like_its_run(tuned, tmp_path):
     assert run("export", tuned.path, "--out", tmp_path / "adapter") == 0
-    first, second = Source.find(str(tuned.path)), Source.find(str(tmp_path / "adapter"))
+    first, second = ModelFiles.find(str(tuned.path)), ModelFiles.find(str(tmp_path / "adapter"))
     assert (first.base, first.weights, first.tokenizer) == (second.base, second.weights, second.tokenizer)
     assert (first.nf4, second.nf4) == (True, False)
 
@@ -115,10 +115,10 @@ def test_a_run_that_trained_all_weights_of_a_language_model_keeps_its_tokenizer(
     measured = {"reward": 0.5}
     summary = {"commit": "abc", "finished": "", "tilt": 1.0, "steps": 3, "base": measured, "tuned": measured}
     (folder / "summary.json").write_text(json.dumps(summary))
-    tuned = Subject.load(Source.find(str(folder)), "cpu")
+    tuned = Subject.load(ModelFiles.find(str(folder)), "cpu")
     assert tuned.chat.read(tuned.chat.ask("hi")).endswith("assistant\n\n")
     assert run("export", folder, "--out", tmp_path / "model") == 0
-    again = Subject.load(Source.find(str(tmp_path / "model")), "cpu")
+    again = Subject.load(ModelFiles.find(str(tmp_path / "model")), "cpu")
     assert torch.equal(again.model.logits(TOKENS), tuned.model.logits(TOKENS))
     assert (tmp_path / "model" / "merges.txt").is_file()
 

@@ -19,7 +19,7 @@ from dtm.config import LanguageConfig, ModelConfig, RewardConfig, RunConfig
 from dtm.errors import DtmError, DtmWarning
 from dtm.report.page import write
 from dtm.report.page.curves import Thinner
-from dtm.report.page.data import LEVELS, SAMPLES, Subject, page_data
+from dtm.report.page.data import LEVELS, SAMPLES, PageRun, page_data
 from dtm.report.page.samples import Evaluated, histogram, moved, spread_out, stratified
 from dtm.runs.events import Event, JsonLines, SampleFiles
 from dtm.runs.folder import RunFolder
@@ -32,7 +32,7 @@ def data_in(page: str) -> dict:
 
 
 def only_run(folder) -> dict:
-    return page_data([Subject(folder, "run", "")], "run")["runs"][0]
+    return page_data([PageRun(folder, "run", "")], "run")["runs"][0]
 
 
 def test_a_finished_run_has_a_page_with_its_curves_samples_and_movie(finished):
@@ -113,8 +113,8 @@ def test_a_run_that_has_only_begun_has_a_page(tmp_path):
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_text_of_a_model_can_leave_the_data(tmp_path, text):
     folder = write_run(tmp_path / "run", [rows_of([text], [1.0], prompt=text)] * 2)
-    page = write.page_of([Subject(folder, text, text)], text)
-    clean = write.page_of([Subject(folder, "x", "x")], "x")
+    page = write.page_of([PageRun(folder, text, text)], text)
+    clean = write.page_of([PageRun(folder, "x", "x")], "x")
     assert page.isascii() or not clean.isascii()
     for mark in ("<script", "</script", "<!--", "<img"):
         assert page.lower().count(mark) == clean.lower().count(mark)
@@ -139,7 +139,7 @@ def test_a_page_of_long_texts_stays_small_enough_for_an_e_mail(tmp_path):
     long = "\u202e\ufffd" * 2000
     texts, rewards = [f"{k} {long}" for k in range(160)], [float(k) for k in range(160)]
     folder = write_run(tmp_path / "run", [rows_of(texts, rewards, prompt=long)] * 2)
-    subject = Subject(folder, "run", "")
+    subject = PageRun(folder, "run", "")
     assert len(write.render(page_data([subject], "run"))) > write.LARGEST
     page = write.page_of([subject], "run")
     assert len(page) <= write.LARGEST
@@ -147,7 +147,7 @@ def test_a_page_of_long_texts_stays_small_enough_for_an_e_mail(tmp_path):
 
 
 def test_every_level_of_detail_is_smaller_than_the_one_before(finished):
-    subject = Subject(finished.folder, "run", "")
+    subject = PageRun(finished.folder, "run", "")
     sizes = [len(write.render(page_data([subject], "run", level))) for level in range(LEVELS)]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] < sizes[0]

@@ -11,14 +11,14 @@ import pytest
 from page_runs import rows_of, write_run, write_samples
 
 from dtm.errors import ConfigError
-from dtm.report.page.data import Subject
-from dtm.report.watch import HOST, Watch
+from dtm.report.page.data import PageRun
+from dtm.report.watch import HOST, PageServer
 
 
 @pytest.fixture
 def served(tmp_path):
     folder = write_run(tmp_path / "run", [rows_of(["a"], [0.25])] * 2)
-    with Watch([Subject(folder, "run", "")], "run") as server:
+    with PageServer([PageRun(folder, "run", "")], "run") as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield folder, server
         server.shutdown()
@@ -74,4 +74,4 @@ def test_a_run_that_is_gone_is_told_and_the_server_goes_on(served):
 def test_a_port_in_use_is_an_error_with_a_remedy(served):
     _, server = served
     with pytest.raises(ConfigError, match="Choose another with --port"):
-        Watch([], "run", server.server_port)
+        PageServer([], "run", server.server_port)

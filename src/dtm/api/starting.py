@@ -22,7 +22,7 @@ from dtm.runs.data import with_data
 from dtm.runs.folder import RunFolder, read_object
 from dtm.runs.resume import Resume, find_run, held, require_same_config, with_remedy
 from dtm.tasks.base import Reward
-from dtm.tasks.language.own import Source
+from dtm.tasks.language.own import RowSource
 
 
 def start_run(
@@ -30,7 +30,7 @@ def start_run(
     kind: str,
     out: str | Path | None,
     resume: Resume,
-    data: Source | None = None,
+    data: RowSource | None = None,
     **given: Any,
 ) -> tuple[Assembly | None, RunFolder | None]:
     """Return the parts of the run to start (None: it has finished) and, for a resume, its folder."""

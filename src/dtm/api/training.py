@@ -31,7 +31,7 @@ from dtm.runs.folder import RunFolder
 from dtm.runs.interrupts import Interrupted, Interrupts
 from dtm.runs.resume import Resume, note_changes, require_same_config
 from dtm.tasks.base import Reward
-from dtm.tasks.language.own import Source
+from dtm.tasks.language.own import RowSource
 from dtm.writing import write_json
 
 
@@ -42,7 +42,7 @@ def train(
     task: Any = None,
     model: Denoiser | None = None,
     reward: Reward | None = None,
-    data: Source | None = None,
+    data: RowSource | None = None,
     out: str | Path | None = None,
     resume: Resume = False,
     callbacks: Sequence[Callback] = (),

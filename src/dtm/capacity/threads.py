@@ -19,7 +19,7 @@ SHORTEST = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class BusyTime:
     """Counters of busy time: of the allowed cores since boot, and of this process since its start."""
 
     at: float
@@ -29,7 +29,7 @@ class Watch:
     """CPU seconds of this process."""
 
     @classmethod
-    def start(cls) -> Watch:
+    def start(cls) -> BusyTime:
         """Read the counters."""
         own = time.process_time()
         try:
@@ -41,7 +41,7 @@ class Watch:
     def free_cores(self) -> float:
         """Return how many cores other processes have left idle since `start`; nan if unknown."""
         time.sleep(max(0.0, SHORTEST - (time.perf_counter() - self.at)))
-        now = Watch.start()
+        now = BusyTime.start()
         others = (now.busy - self.busy) - (now.own - self.own)
         if math.isnan(others):
             return others

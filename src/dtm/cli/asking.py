@@ -12,7 +12,7 @@ from dtm.errors import require
 if TYPE_CHECKING:
     from dtm.engine import Decoder
     from dtm.engine.frames import Frame
-    from dtm.evaluation.subject import Source, Subject
+    from dtm.evaluation.subject import ModelFiles, Subject
     from dtm.tasks.language.tokenizer import Messages
 
 LENGTH, BLOCK = 128, 32
@@ -46,13 +46,13 @@ def add_model_options(add: Callable[..., object]) -> None:
     add("--model.block", dest=MODEL[2], type=int, metavar="B", help="tokens per block of block attention")
 
 
-def find_source(options: argparse.Namespace, adapter: str | None = None) -> Source:
+def find_source(options: argparse.Namespace, adapter: str | None = None) -> ModelFiles:
     """Find the model that the options name, with their settings and, if given, an ``adapter``."""
-    from dtm.evaluation.subject import Source
+    from dtm.evaluation.subject import ModelFiles
     from dtm.models.families.settings import Asked
 
     token, attention, block = (getattr(options, name) for name in MODEL)
-    source = Source.find(options.model)
+    source = ModelFiles.find(options.model)
     if (token, attention, block) != (None, None, None):
         require(source.run is None, f"{options.model} is a run, which states its model's settings itself")
         source = replace(source, asked=Asked(mask_token=token, attention=attention or "stored", block=block))
@@ -76,7 +76,7 @@ class Speaker:
     length: int
 
     @classmethod
-    def load(cls, source: Source, options: argparse.Namespace) -> Speaker:
+    def load(cls, source: ModelFiles, options: argparse.Namespace) -> Speaker:
         """Load the model of a source, with the decoder of the options; check these first."""
         from dtm.evaluation.subject import Subject
         from dtm.models.families import read_shape

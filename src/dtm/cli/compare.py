@@ -221,7 +221,7 @@ def _show(comparison: Comparison, out: Path, command: str) -> int:
     from rich.console import Console
 
     from dtm.comparison.table import caption, markdown, tables
-    from dtm.report.page.data import Subject
+    from dtm.report.page.data import PageRun
     from dtm.report.page.write import write_pages
     from dtm.runs.folder import PAGE, RunFolder, make_folder
     from dtm.writing import save_figure, write_json, write_text
@@ -240,6 +240,6 @@ def _show(comparison: Comparison, out: Path, command: str) -> int:
         print(f"note: {note}")
     print(f"rows: {out / 'compare.json'}\ntable: {out / 'compare.md'}")
     print(f"figures: {', '.join(map(str, figures))}")
-    shown = [Subject(RunFolder(Path(row.run)), Path(row.run).name, row.method) for row in comparison.rows]
+    shown = [PageRun(RunFolder(Path(row.run)), Path(row.run).name, row.method) for row in comparison.rows]
     print(f"page: {write_pages(shown, out / PAGE)}")
     return 0

@@ -17,7 +17,7 @@ from dtm.errors import ConfigError, require
 
 if TYPE_CHECKING:
     from dtm.evaluation.protocol import Examination, Outcome
-    from dtm.evaluation.subject import Source, Subject
+    from dtm.evaluation.subject import ModelFiles, Subject
 
 STDOUT = Path("-")
 """The value of --json that means standard output."""
@@ -226,7 +226,7 @@ def _published(options: argparse.Namespace) -> int:
     return 0
 
 
-def _data_of(source: Source) -> Path:
+def _data_of(source: ModelFiles) -> Path:
     """Return the folder of the data sets that a run was trained with."""
     named = None if source.run is None else getattr(source.run.read_config().task, "data_dir", None)
     if named is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dtm.cli.parse import make_parser
 
 if TYPE_CHECKING:
-    from dtm.report.page.data import Subject
+    from dtm.report.page.data import PageRun
 
 
 def report(arguments: list[str]) -> int:
@@ -47,10 +47,10 @@ def watch(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
 
     from dtm.report.page.write import title_of
-    from dtm.report.watch import Watch
+    from dtm.report.watch import PageServer
 
     subjects = find_subjects(options.runs)
-    with Watch(subjects, title_of(subjects), options.port) as server:
+    with PageServer(subjects, title_of(subjects), options.port) as server:
         print(f"watching {title_of(subjects)} at {server.url} (Ctrl-C ends it)", flush=True)
         try:
             server.serve_forever()
@@ -59,7 +59,7 @@ def watch(arguments: list[str]) -> int:
     return 0
 
 
-def find_subjects(paths: Sequence[Path]) -> list[Subject]:
+def find_subjects(paths: Sequence[Path]) -> list[PageRun]:
     """Find the runs in the folders."""
     from dtm.report.page.write import subjects_of
     from dtm.runs.folder import RunFolder

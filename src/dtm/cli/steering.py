@@ -11,7 +11,7 @@ from dtm.cli.parse import refuse, refuse_model
 from dtm.errors import nearest, require
 
 if TYPE_CHECKING:
-    from dtm.evaluation.subject import Source
+    from dtm.evaluation.subject import ModelFiles
     from dtm.steering import Steering
     from dtm.steering.task import Answers
     from dtm.tasks.base import Task
@@ -176,7 +176,7 @@ def _of_model(options: argparse.Namespace, method: Steering) -> tuple[Answers, T
     return answers, task
 
 
-def _task(options: argparse.Namespace, source: Source, length: int) -> tuple[LanguageTask, Scorer]:
+def _task(options: argparse.Namespace, source: ModelFiles, length: int) -> tuple[LanguageTask, Scorer]:
     """Return the task of the options with its reward; check both before weights are loaded."""
     from types import SimpleNamespace
 

@@ -61,7 +61,7 @@ def sweep(arguments: list[str]) -> int:
 
     from dtm.comparison.jobs import over_seeds, run_all
     from dtm.comparison.sweep import sweep_csv, sweep_markdown, sweep_rows, sweep_table
-    from dtm.report.page.data import Subject
+    from dtm.report.page.data import PageRun
     from dtm.report.page.write import write_pages
     from dtm.runs.environment import environment
     from dtm.runs.folder import PAGE, RUNS
@@ -84,7 +84,7 @@ def sweep(arguments: list[str]) -> int:
     console.print(sweep_table(rows, seeds, console.width))
     print(f"runs: {out}\nresults: {out / 'sweep.json'}, sweep.csv and sweep.md beside it")
     pairs = [(name, f"{name}-{seed}") for name in settings for seed in seeds]
-    page = write_pages([Subject(runs[run].folder, run, name) for name, run in pairs], out / PAGE)
+    page = write_pages([PageRun(runs[run].folder, run, name) for name, run in pairs], out / PAGE)
     print(f"page: {page}")
     return 0
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dtm.capacity.threads import Watch, choose, cores
+from dtm.capacity.threads import BusyTime, choose, cores
 from dtm.distributed import launched
 from dtm.errors import require
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 OMP = "OMP_NUM_THREADS"
 HELP = "threads of the CPU (default: as many as cores are free, or OMP_NUM_THREADS)"
-WATCH = Watch.start()
+WATCH = BusyTime.start()
 """Counts busy cores from the start of the command, while it imports and parses."""
 
 

@@ -29,7 +29,7 @@ from dtm.tasks.language import Chat
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModelFiles:
     """The files of a model: base, adapter and tokenizer, and the run that made it."""
 
     name: str
@@ -50,7 +50,7 @@ class Source:
     """Settings that the model's files lack, as given in the run or by flags."""
 
     @classmethod
-    def find(cls, name: str) -> Source:
+    def find(cls, name: str) -> ModelFiles:
         """Find the model of a run's folder, an adapter's folder, a model's folder, or a hub name."""
         path = Path(name)
         if (path / "config.yaml").is_file() and RunFolder(path).kind == "adapt":
@@ -67,7 +67,7 @@ class Source:
         folder = find_folder(name)
         return cls(name, name, folder, None, folder, nf4=False, run=None)
 
-    def with_adapter(self, name: str) -> Source:
+    def with_adapter(self, name: str) -> ModelFiles:
         """Return the model with a PEFT adapter, a folder or hub name; check it before weights are read.
 
         An adapter names the model that it was made for; another model of the same shape causes a warning.
@@ -87,7 +87,7 @@ class Source:
             )
         return replace(self, name=f"{self.name}+{folder.name}", adapter=folder)
 
-    def untuned(self) -> Source:
+    def untuned(self) -> ModelFiles:
         """Return the base of a tuned run or an adapter."""
         if self.adapter is not None:
             return replace(self, name=self.base, adapter=None)
@@ -96,10 +96,10 @@ class Source:
             below is not None,
             f"{self.name} is neither a tuned run nor an adapter: it has no base",
         )
-        return Source.find(str(below))
+        return ModelFiles.find(str(below))
 
     @classmethod
-    def _of_run(cls, name: str, run: RunFolder) -> Source:
+    def _of_run(cls, name: str, run: RunFolder) -> ModelFiles:
         folder, config = run.finished(run.model), run.read_config()
         base = config.model.base
         if (folder / ADAPTER).is_file():
@@ -116,14 +116,14 @@ class Source:
 class Subject:
     """A loaded model with its tokenizer."""
 
-    source: Source
+    source: ModelFiles
     model: Transformer
     chat: Chat
     placement: Placement
 
     @classmethod
     def load(
-        cls, source: Source, device: str = "auto", precision: Precision | Literal["auto"] = "auto"
+        cls, source: ModelFiles, device: str = "auto", precision: Precision | Literal["auto"] = "auto"
     ) -> Subject:
         """Load a model on a device; auto: a GPU in bfloat16 if available, else the CPU in float32."""
         require(

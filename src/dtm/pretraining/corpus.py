@@ -30,7 +30,7 @@ from dtm.tasks.corpus.general import Rows, read_rows
 from dtm.tasks.corpus.gsm8k import Gsm8k
 from dtm.tasks.corpus.mixture import Mixture
 from dtm.tasks.corpus.part import Example, Part
-from dtm.tasks.corpus.solutions import Solved
+from dtm.tasks.corpus.solutions import SolvedQuestion
 from dtm.tasks.corpus.sudoku import Sudoku, SudokuLines
 from dtm.tasks.data import is_generated
 from dtm.tasks.gsm8k.items import solved_items
@@ -173,8 +173,8 @@ def _makers(config: AdaptConfig, chat: Chat) -> tuple[Makers, Makers]:
         return _split(usable, lambda solution: solution in validation_keys("sudoku", data))
 
     @cache
-    def solved() -> tuple[list[Solved], list[Solved]]:
-        rows = [Solved.of(*row) for row in solved_items(data)]
+    def solved() -> tuple[list[SolvedQuestion], list[SolvedQuestion]]:
+        rows = [SolvedQuestion.of(*row) for row in solved_items(data)]
         return _split(rows, lambda row: gsm8k_prompt(row.item) in validation_keys("gsm8k", data))
 
     @cache

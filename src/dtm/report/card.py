@@ -31,7 +31,7 @@ CURVES, FINGERPRINT = "curves.png", "fingerprint.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
+class ExportRecords:
     """Records about the model that an export has in addition to it."""
 
     fingerprint: Mapping[str, Mapping[str, Any]]
@@ -45,7 +45,7 @@ def model_card(
     summary: Mapping[str, Any],
     form: Form = "weights",
     results: Sequence[Mapping[str, Any]] = (),
-    beside: Provenance | None = None,
+    beside: ExportRecords | None = None,
 ) -> str:
     """Return the card of a run's model; ``results`` are those of published protocols (`dtm eval --task`)."""
     sections = [

@@ -8,12 +8,12 @@ from typing import Any
 
 from dtm.errors import CheckpointError, require
 from dtm.evaluation.results import FOLDER, read_result
-from dtm.evaluation.subject import Source
+from dtm.evaluation.subject import ModelFiles
 from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import WEIGHTS, merge_adapter, read_adapter
 from dtm.models.families import read_shape
 from dtm.models.tokenizers import PARTS
-from dtm.report.card import CURVES, FINGERPRINT, Form, Provenance, model_card, without_folders
+from dtm.report.card import CURVES, FINGERPRINT, ExportRecords, Form, model_card, without_folders
 from dtm.report.figures import annealing_figure
 from dtm.runs.events import read_events
 from dtm.runs.folder import RunFolder, make_folder, read_object, reading
@@ -44,18 +44,18 @@ def export_run(run: RunFolder, out: Path, merged: bool = False) -> None:
     form: Form = "weights" if not has_adapter else "merged" if merged else "adapter"
     make_folder(out)
     if form == "merged":
-        source = Source.find(str(run.path))
+        source = ModelFiles.find(str(run.path))
         weights, lora = read_adapter(model, read_shape(source.weights, source.asked)[1])
         merge_adapter(weights, lora, out, source.weights, source.asked)
     elif form == "adapter":
         _copy((model / ADAPTER, model / WEIGHTS), out)
     else:
-        tokenizer = Source.find(str(run.path)).tokenizer
+        tokenizer = ModelFiles.find(str(run.path)).tokenizer
         _copy((path for path in model.iterdir() if path.suffix in (".json", ".safetensors")), out)
         _copy((path for pattern in TOKENIZER for path in tokenizer.glob(pattern)), out)
     if groups:
         write_json(out / FINGERPRINT, groups)
-    facts = Provenance(groups, _curves(run, out))
+    facts = ExportRecords(groups, _curves(run, out))
     card = model_card(run.read_config(), made_by | summary, form, _results(run), facts)
     write_text(out / "README.md", card)
 

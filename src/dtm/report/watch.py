@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dtm.errors import ConfigError, DtmError
-from dtm.report.page.data import Subject, page_data
+from dtm.report.page.data import PageRun, page_data
 from dtm.report.page.write import embedded, render
 
 HOST = "127.0.0.1"
@@ -18,12 +18,12 @@ WATCHED = ("config.yaml", "metrics.jsonl", "summary.json", "samples")
 """Files and folders of a run that change its page."""
 
 
-class Watch(ThreadingHTTPServer):
+class PageServer(ThreadingHTTPServer):
     """Server of one page: ``/`` is the page, ``/data.json`` its data, with a tag that changes with it."""
 
     daemon_threads = True
 
-    def __init__(self, subjects: Sequence[Subject], title: str, port: int = 0) -> None:
+    def __init__(self, subjects: Sequence[PageRun], title: str, port: int = 0) -> None:
         self.subjects, self.title = subjects, title
         self._lock, self._made = threading.Lock(), ("", dict[str, Any]())
         try:
@@ -62,7 +62,7 @@ class Watch(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     """Serve the page and its data; reject requests for other host names (DNS rebinding)."""
 
-    server: Watch
+    server: PageServer
 
     def do_GET(self) -> None:
         """Answer one request."""

@@ -13,11 +13,11 @@ from dtm.config import LanguageConfig, RunConfig
 from dtm.distributed import current
 from dtm.errors import DataError, require
 from dtm.runs.folder import RUNS, make_folder
-from dtm.tasks.language.own import Source, read_own
+from dtm.tasks.language.own import RowSource, read_own
 from dtm.writing import write_text
 
 
-def with_data(config: RunConfig, data: Source, out: str | Path | None) -> RunConfig:
+def with_data(config: RunConfig, data: RowSource, out: str | Path | None) -> RunConfig:
     """Return the configuration with these rows as its data.
 
     The name of a file or of a data set is kept. Rows in memory are stored as JSON lines in the parent folder

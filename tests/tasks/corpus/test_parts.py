@@ -15,7 +15,7 @@ from dtm.tasks.corpus import sudoku as corpus_sudoku
 from dtm.tasks.corpus.countdown import Arithmetic, Countdown
 from dtm.tasks.corpus.gsm8k import GIVEN_UP, Gsm8k
 from dtm.tasks.corpus.part import Example, Part, answer_block, pieces
-from dtm.tasks.corpus.solutions import MARK, Solved, renumbered
+from dtm.tasks.corpus.solutions import MARK, SolvedQuestion, renumbered
 from dtm.tasks.corpus.sudoku import SYMBOLS, Sudoku, SudokuLines
 from dtm.tasks.countdown.items import CountdownItem
 from dtm.tasks.countdown.solve import needs
@@ -212,7 +212,7 @@ def test_no_symbol_of_a_renamed_line_is_a_digit_of_a_puzzle():
 # ── GSM8K ────────────────────────────────────────────────────────────────────────────────────────
 
 
-SOLVED = Solved.of(
+SOLVED = SolvedQuestion.of(
     Gsm8kItem("Ann has 3 boxes of 400 pens. How many pens?", "1,200"),
     "There are 3*400=<<3*400=1200>>1,200 pens.\nSo 1,200.\n#### 1,200",
 )
@@ -227,7 +227,7 @@ def test_solutions_lose_the_calculator_marks_and_the_line_of_the_answer():
     assert all(row.answer.endswith("<answer>\n\\boxed{1200}\n</answer>") for row in own)
 
 
-CLIPS = Solved.of(
+CLIPS = SolvedQuestion.of(
     Gsm8kItem("Ann sold 48 clips in April and half as many in May. How many in all?", "72"),
     "In May 48/2 = <<48/2=24>>24 clips.\nIn all 48+24 = <<48+24=72>>72 clips.\n#### 72",
 )
@@ -261,7 +261,7 @@ def test_a_question_is_asked_again_with_other_numbers():
     ],
 )
 def test_a_question_whose_solution_is_not_explained_by_its_marks_keeps_its_numbers(solution):
-    assert renumbered(Solved.of(CLIPS.item, solution + "\n#### 72"), Random(0)) is None
+    assert renumbered(SolvedQuestion.of(CLIPS.item, solution + "\n#### 72"), Random(0)) is None
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,9 @@ def test_a_question_whose_solution_is_not_explained_by_its_marks_keeps_its_numbe
 def test_percentages_units_and_ranks_keep_their_value(question, solution, answer):
     given = {"20%", "24 hours", "7th"}
     for seed in range(20):
-        made = renumbered(Solved.of(Gsm8kItem(question, answer), f"{solution}\n#### {answer}"), Random(seed))
+        made = renumbered(
+            SolvedQuestion.of(Gsm8kItem(question, answer), f"{solution}\n#### {answer}"), Random(seed)
+        )
         text = made.item.question if made else question
         assert [kept for kept in given if kept in question] == [kept for kept in given if kept in text]
 

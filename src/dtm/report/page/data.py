@@ -42,7 +42,7 @@ LEVELS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class PageRun:
     """A run on a page."""
 
     folder: RunFolder
@@ -69,13 +69,13 @@ class Detail:
         return cls(share, points, CLIP >> 2 * level, 4 >> level if runs <= 12 else 1)
 
 
-def page_data(subjects: Sequence[Subject], title: str, level: int = 0) -> dict[str, Any]:
+def page_data(subjects: Sequence[PageRun], title: str, level: int = 0) -> dict[str, Any]:
     """Return the data of a page's runs, at a level of detail."""
     detail = Detail.of(len(subjects), level)
     return {"title": title, "runs": [run_data(subject, detail) for subject in subjects]}
 
 
-def run_data(subject: Subject, detail: Detail) -> dict[str, Any]:
+def run_data(subject: PageRun, detail: Detail) -> dict[str, Any]:
     """Return the data of one run: its settings, curves, warnings and samples."""
     folder, config = subject.folder, subject.folder.read_config()
     require(

@@ -20,7 +20,7 @@ from typing import Any
 
 from dtm.config.serialise import leaves
 from dtm.errors import DtmWarning, require
-from dtm.report.page.data import LEVELS, Subject, page_data, shorten_paths
+from dtm.report.page.data import LEVELS, PageRun, page_data, shorten_paths
 from dtm.runs.events import Event
 from dtm.runs.folder import PAGE, RunFolder, make_folder
 from dtm.writing import write_text
@@ -73,7 +73,7 @@ def embedded(data: Any) -> str:
     return text
 
 
-def page_of(subjects: Sequence[Subject], title: str) -> str:
+def page_of(subjects: Sequence[PageRun], title: str) -> str:
     """Return the page of some runs, small enough for an e-mail."""
     for level in range(LEVELS):
         page = render(page_data(subjects, title, level))
@@ -84,10 +84,10 @@ def page_of(subjects: Sequence[Subject], title: str) -> str:
 
 def write_page(folder: RunFolder) -> Path:
     """Write the page of one run into its folder."""
-    return write_pages([Subject(folder, folder.path.name, "")])
+    return write_pages([PageRun(folder, folder.path.name, "")])
 
 
-def write_pages(subjects: Sequence[Subject], out: Path | None = None) -> Path:
+def write_pages(subjects: Sequence[PageRun], out: Path | None = None) -> Path:
     """Write the page of some runs; by default into the run's folder, or the common folder of the runs."""
     require(bool(subjects), "a page needs at least one run")
     folders = [subject.folder.path.absolute() for subject in subjects]
@@ -101,7 +101,7 @@ def write_pages(subjects: Sequence[Subject], out: Path | None = None) -> Path:
     return out
 
 
-def title_of(subjects: Sequence[Subject]) -> str:
+def title_of(subjects: Sequence[PageRun]) -> str:
     """Return the run's name, or the number of runs."""
     if len(subjects) == 1:
         return subjects[0].name
@@ -109,7 +109,7 @@ def title_of(subjects: Sequence[Subject]) -> str:
     return f"{', '.join(recipes)}: {len(subjects)} runs"
 
 
-def subjects_of(folders: Sequence[RunFolder]) -> list[Subject]:
+def subjects_of(folders: Sequence[RunFolder]) -> list[PageRun]:
     """Return the subjects of a page; runs that differ only in the seed are one group.
 
     A group is named by the settings in which it differs from the others.
@@ -123,7 +123,7 @@ def subjects_of(folders: Sequence[RunFolder]) -> list[Subject]:
     fields = dict.fromkeys(field for setting in settings for field in setting if field != "seed")
     varied = [field for field in fields if len({str(setting.get(field)) for setting in settings}) > 1]
     groups = _labels(settings, varied) if varied else names
-    return [Subject(*row) for row in zip(folders, names, groups, strict=True)]
+    return [PageRun(*row) for row in zip(folders, names, groups, strict=True)]
 
 
 def _labels(settings: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from dtm.tasks.corpus.expressions import Solved, solved_product, solved_sum
+from dtm.tasks.corpus.expressions import SolvedItem, solved_product, solved_sum
 from dtm.tasks.corpus.part import Example, answer_block, pieces, reasoned
 from dtm.tasks.countdown.items import CountdownItem
 from dtm.tasks.countdown.prompts import prompt
@@ -65,7 +65,7 @@ class Arithmetic:
         )
 
 
-def _solved(random: Random, held_out: Collection[Any]) -> Solved:
+def _solved(random: Random, held_out: Collection[Any]) -> SolvedItem:
     """Draw an item that is not held out."""
     make = solved_product if random.random() < PRODUCTS else solved_sum
     while True:

@@ -53,7 +53,7 @@ SHAPES = (
 """All expressions of three numbers with * or /, up to exchange of operands."""
 
 
-class Solved(NamedTuple):
+class SolvedItem(NamedTuple):
     """Numbers in the order of their item, the target, and the item's solution."""
 
     numbers: tuple[int, ...]
@@ -71,22 +71,22 @@ def sum_text(numbers: tuple[int, ...], signs: tuple[int, ...]) -> str:
     return "".join(f"{term:+d}" for term in terms).removeprefix("+")
 
 
-def solved_sum(random: Random) -> Solved:
+def solved_sum(random: Random) -> SolvedItem:
     """Draw an item that + and - solve."""
     while True:
         numbers = tuple(random.randint(*NUMBERS) for _ in range(3))
         target = _value(numbers, random.choice(SIGNS))
         if TARGETS[0] <= target <= TARGETS[1]:
             first = next(signs for signs in SIGNS if _value(numbers, signs) == target)
-            return Solved(numbers, target, sum_text(numbers, first))
+            return SolvedItem(numbers, target, sum_text(numbers, first))
 
 
-def solved_product(random: Random) -> Solved:
+def solved_product(random: Random) -> SolvedItem:
     """Draw an item that needs * or /, uniformly."""
     table = products()
     number, *operands, target = table[random.randrange(len(table))].tolist()
     numbers = tuple(random.sample(operands, 3))
-    return Solved(numbers, target, product_text(SHAPES[number], operands, numbers))
+    return SolvedItem(numbers, target, product_text(SHAPES[number], operands, numbers))
 
 
 def product_text(shape: Shape, operands: Sequence[int], numbers: tuple[int, ...]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from dtm.tasks.corpus.part import Example, reasoned
-from dtm.tasks.corpus.solutions import Solved, renumbered
+from dtm.tasks.corpus.solutions import SolvedQuestion, renumbered
 from dtm.tasks.gsm8k.prompts import prompt
 
 RENUMBERED = 0.8
@@ -21,7 +21,7 @@ the cases, about as often as sampled worked answers of a small model; a reward c
 class Gsm8k:
     """Questions with worked solutions, or with the answer `GIVES_UP`."""
 
-    solved: Sequence[Solved]
+    solved: Sequence[SolvedQuestion]
 
     def draw(self, random: Random, right: float) -> Example:
         """Draw one question."""

@@ -36,14 +36,14 @@ RELATIVE = re.compile(r"%|/|st\b|nd\b|rd\b|th\b| ?percent")
 
 
 @dataclass(frozen=True, slots=True)
-class Solved:
+class SolvedQuestion:
     """A question with its solution, calculations marked."""
 
     item: Gsm8kItem
     solution: str
 
     @classmethod
-    def of(cls, item: Gsm8kItem, solution: str) -> Solved:
+    def of(cls, item: Gsm8kItem, solution: str) -> SolvedQuestion:
         """Parse the data set's solution, without the line of the answer."""
         return cls(item, solution.rpartition("####")[0].strip())
 
@@ -53,7 +53,7 @@ class Solved:
         return MARK.sub("", self.solution)
 
 
-def renumbered(one: Solved, random: Random) -> Solved | None:
+def renumbered(one: SolvedQuestion, random: Random) -> SolvedQuestion | None:
     """Return the question with other numbers and a recalculated solution; None if this is not possible.
 
     Numbers of the question that calculations use get other values, and each calculation is repeated. The
@@ -65,13 +65,13 @@ def renumbered(one: Solved, random: Random) -> Solved | None:
         values = _calculated(marks, new)
         if values and any(old != made for old, made in values.items()):
             item = Gsm8kItem(_replaced(one.item.question, values), str(values[_value(one.item.answer)]))
-            made = Solved(item, _replaced(one.solution, values))
+            made = SolvedQuestion(item, _replaced(one.solution, values))
             if all(_is_right(*mark) for mark in MARK.findall(made.solution)):
                 return made
     return None
 
 
-def free_numbers(one: Solved) -> list[Fraction]:
+def free_numbers(one: SolvedQuestion) -> list[Fraction]:
     """Return the replaceable numbers of a question; empty if the marks do not explain the whole solution.
 
     A number with two possible meanings cannot be replaced; such a result makes the question unusable.

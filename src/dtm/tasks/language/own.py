@@ -26,12 +26,12 @@ from dtm.tasks.language.rows import Placed, Row, checked_rows, json_lines, numbe
 
 HUB = "hub:"
 """Prefix of a data set of the hub."""
-Source = str | Path | Iterable[Mapping[str, Any]]
-"""Source of rows: a file, a data set of the hub, or rows in memory."""
+RowSource = str | Path | Iterable[Mapping[str, Any]]
+"""Where rows come from: a file, a data set of the hub, or rows in memory."""
 _DATA_SET = re.compile(r"([\w.-]+(?:/[\w.-]+)?)(?:/([\w. -]+))?(?::([\w.\[\]:%+-]+))?")
 
 
-def read_own(source: Source) -> list[Row]:
+def read_own(source: RowSource) -> list[Row]:
     """Read the rows of a source: each must have a "prompt", and all the same other columns."""
     rows = checked_rows(open_rows(source))
     name = source if isinstance(source, str | Path) else "data"
@@ -39,7 +39,7 @@ def read_own(source: Source) -> list[Row]:
     return rows
 
 
-def open_rows(source: Source, field: str = "task.data") -> Iterator[Placed]:
+def open_rows(source: RowSource, field: str = "task.data") -> Iterator[Placed]:
     """Yield the rows of a source unchecked, each with its place; ``field`` is the setting that names it."""
     if not isinstance(source, str | Path):
         return numbered(source, "data")

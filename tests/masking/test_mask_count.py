@@ -134,7 +134,7 @@ def test_subsets_of_one_size_are_equally_likely():
 
 
 def test_a_block_of_nothing_is_refused():
-    with pytest.raises(ConfigError, match="block must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="block of at least 1, got 0"):
         MaskCount(0)
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from dtm import tilts
 from dtm.distributed import ALONE, Group
 from dtm.masking import choose_steps, visited
+from dtm.methods.advantages import tied
 from dtm.models.denoiser import Denoiser
 from dtm.models.policy import Policy
 from dtm.records import Rollouts
@@ -42,7 +43,8 @@ class Meter:
     """Held-out rollouts of π_a of one phase, and the student's log-ratios on them at each reading."""
 
     def __init__(self, rollouts: Rollouts, h: float, generator: torch.Generator) -> None:
-        self.rollouts, self.h = _informative(rollouts), h
+        # Prompts whose completions all have the same reward do not change a reading.
+        self.rollouts, self.h = rollouts.select(~tied(rollouts.reward, rollouts.group)), h
         self.step, self.weight = choose_steps(self.rollouts, STATES, generator)
         self.before: Float[Tensor, " N"] | None = None
         """The estimate of log ρ_a."""
@@ -126,16 +128,3 @@ class Meter:
             log_prob = model.log_prob(hidden, states.x1).double()
             found.index_add_(0, row[part][states.row], weight[part][states.row] * log_prob)
         return found if group.size == 1 else sum(group.gather(found.cpu()), torch.zeros(())).to(found.device)
-
-
-def _informative(rollouts: Rollouts) -> Rollouts:
-    """Return the rollouts of prompts whose rewards differ; the others do not change a reading."""
-    groups, member = torch.unique(rollouts.group, return_inverse=True)
-    reward = rollouts.reward
-    low, high = (
-        torch.empty(len(groups), dtype=reward.dtype, device=reward.device).scatter_reduce(
-            0, member, reward, extreme, include_self=False
-        )
-        for extreme in ("amin", "amax")
-    )
-    return rollouts.select((low < high)[member])

@@ -40,7 +40,7 @@ class EveryBlock:
     """p: the masked share of a block is the largest of p uniform draws, as in `MaskCount`."""
 
     def __post_init__(self) -> None:
-        require(self.block >= 1, f"interpolant block must be at least 1, got {self.block}")
+        require(self.block >= 1, f"the masks need a block of at least 1, got {self.block}")
         require(self.skew >= 1, f"the skew of masks must be at least 1, got {self.skew:g}")
 
     def states(

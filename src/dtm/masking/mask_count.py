@@ -56,7 +56,8 @@ class MaskCount:
     def __post_init__(self) -> None:
         require(self.skew >= 1, f"the skew of masks must be at least 1, got {self.skew:g}")
         require(
-            self.block is None or self.block >= 1, f"interpolant block must be at least 1, got {self.block}"
+            self.block is None or self.block >= 1,
+            f"the masks need a block of at least 1, got {self.block}",
         )
 
     def states(

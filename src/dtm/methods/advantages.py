@@ -20,14 +20,14 @@ Advantage = Callable[[Float[Tensor, " N"], Int[Tensor, " N"]], Float[Tensor, " N
 def centred(reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
     """A_i = r_i − mean of the group, r_i included (d1, wd1, SPG, GDPO)."""
     gap = reward.double() - _mean(reward.double(), group)
-    return torch.where(_tied(reward, group), 0.0, gap).to(reward.dtype)
+    return torch.where(tied(reward, group), 0.0, gap).to(reward.dtype)
 
 
 def z_score(reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
     """A_i = (r_i − mean) / std, the population's standard deviation (UniGRPO, TraceRL)."""
     gap = centred(reward.double(), group)
     spread = _mean(gap.square(), group).sqrt()
-    return torch.where(_tied(reward, group), 0.0, gap / spread).to(reward.dtype)
+    return torch.where(tied(reward, group), 0.0, gap / spread).to(reward.dtype)
 
 
 def leave_one_out(reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
@@ -105,10 +105,11 @@ def _mean(value: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Float[Tensor,
 
 
 def _extreme(value: Tensor, group: Int[Tensor, " N"], which: str) -> Tensor:
-    _, member = torch.unique(group, return_inverse=True)
-    empty = torch.zeros(int(member.max()) + 1, dtype=value.dtype, device=value.device)
+    groups, member = torch.unique(group, return_inverse=True)
+    empty = torch.zeros(len(groups), dtype=value.dtype, device=value.device)
     return empty.scatter_reduce(0, member, value, which, include_self=False)[member]
 
 
-def _tied(reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
+def tied(reward: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
+    """Return whether all completions of the same prompt have the same reward."""
     return _extreme(reward, group, "amax") == _extreme(reward, group, "amin")

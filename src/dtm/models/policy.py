@@ -219,7 +219,8 @@ class Policy:
 def _transformer(model: Denoiser) -> Transformer:
     require(
         isinstance(model, Transformer),
-        f"adapter.merge needs a native transformer, not a {type(model).__name__}: set --adapter.no-merge",
+        f"merging, compiling and sharding need a native transformer, not a {type(model).__name__}: set "
+        "--adapter.no-merge, --compile off and --distributed.shard none",
     )
     assert isinstance(model, Transformer)
     return model

@@ -48,7 +48,7 @@ class PageRun:
     folder: RunFolder
     name: str
     group: str
-    """Number of the run's group; runs of a group (seeds of a setting) share a colour."""
+    """Label of the run's group; runs of a group (seeds of a setting) share a colour."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,9 +46,9 @@ def without_specials(text: str) -> str:
 
 
 def balanced_boxes(text: str) -> list[tuple[int, int]]:
-    r"""Where the contents of ``\boxed{…}`` begin and end, in order, for those that are closed.
+    r"""Return where the contents of ``\boxed{…}`` begin and end, in order, for those that are closed.
 
-    Escaped braces do not count. Positions are yielded, since texts of nested boxes take quadratic memory.
+    Escaped braces do not count. Positions and not texts, since those of nested boxes take quadratic memory.
     """
     spans, openings = [], []
     for brace in BRACE.finditer(text):

@@ -19,7 +19,7 @@ the cases, about as often as sampled worked answers of a small model; a reward c
 
 @dataclass(frozen=True, slots=True)
 class Gsm8k:
-    """Questions with worked solutions, or with the answer `GIVES_UP`."""
+    """Questions with worked solutions, or with the answer `GIVEN_UP`."""
 
     solved: Sequence[SolvedQuestion]
 

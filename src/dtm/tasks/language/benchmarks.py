@@ -32,7 +32,7 @@ from dtm.tasks.sudoku import prompts as sudoku_prompts
 from dtm.tasks.sudoku import reward as sudoku_reward
 
 Range = tuple[float, float]
-"""A reward, with its lowest and highest value."""
+"""The lowest and the highest value of a reward."""
 PUZZLES = 20_000
 """Number of puzzles generated for training; Sudoku's training file is not public."""
 TEST = 256

@@ -334,6 +334,10 @@ TABLES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
         ("compare/sudoku-laptop.json",),
         lambda found: f"{_study(pages_study.laptop)(found)}\n{_source(found)}",
     ),
+    "study-newer": (
+        ("compare/sudoku-newer.json",),
+        lambda found: f"{_study(pages_study.newer)(found)}\n{_source(found)}",
+    ),
     **{
         f"maze-{part.__name__}": (("maze/summary.json",), _study(part))
         for part in (pages_maze.bases, pages_maze.default, pages_maze.controls, pages_maze.paper)

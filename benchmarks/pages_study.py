@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 Found = Mapping[str, Any]
@@ -17,7 +18,16 @@ METHODS = {
     "spg": "SPG",
     "diffu-grpo": "diffu-GRPO",
 }
-"""Names of the compared methods, in the order of the tables."""
+"""Names of the paper's methods, in the order of the tables."""
+NEWER = {
+    "gdsd": "GDSD",
+    "dmpo": "DMPO",
+    "espo": "ESPO",
+    "just-grpo": "JustGRPO",
+    "agrpo": "AGRPO",
+    "d2": "d2",
+}
+"""Names of methods that are newer than the paper."""
 RARE = "accuracy_mul_div"
 """The share of the items that need × or ÷ which are solved."""
 LR = "optimizer.lr"
@@ -97,6 +107,29 @@ def laptop(found: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         rows.append(cells)
     heads = [f"validation cells, {limit / 1e6:.0f} million tokens" for limit in ON_THE_WAY]
     return ["", *heads, "test cells, 12 million", "test puzzles solved"], rows
+
+
+def newer(found: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Every method after the same tokens, best first; then the steered base, and the tilted law."""
+    measures, steered = ("accuracy", "solved", "reward", "distinct"), found["steered"]
+    passes = f"{steered['forwards']:.0f}"
+    rows = [["base", *(f"{found['base'][name]:.3f}" for name in measures), passes, ""]]
+    order = sorted(found["summary"], key=lambda name: -found["summary"][name]["accuracy"]["mean"])
+    for method in order:
+        cells = [f"{found['summary'][method][name]['mean']:.3f}" for name in measures]
+        cells[0] += _half(found, method, "accuracy")
+        picked = next(trial for trial in found["tuning"] if trial["picked"] and trial["method"] == method)
+        changed = ", ".join(
+            f"{field.split('.')[-1]} {value:.2g}" for field, value in picked["changed"].items()
+        )
+        rows.append([{**METHODS, **NEWER}[method], *cells, passes, changed or "default"])
+    for method in dict.fromkeys(row["method"] for row in steered["rows"]):
+        own = [row for row in steered["rows"] if row["method"] == method]
+        cells = [f"{fmean(row['test'][name] for row in own):.3f}" for name in measures]
+        rows.append([f"base, {method}", *cells, f"{fmean(row['forwards'] for row in own):.0f}", ""])
+    law = steered["tilted"]
+    rows.append([f"tilted law, a = {law['tilt']:.3g}", "", "", f"{law['mean']:.3f}", "", "", ""])
+    return ["", "test cells", "puzzles solved", "reward", "distinct", "passes per answer", "picked"], rows
 
 
 def _between(curve: Sequence[Mapping[str, Any]], tokens: float) -> float:

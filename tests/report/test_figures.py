@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dtm.errors import ConfigError
-from dtm.report.figures import annealing_figure, comparison_figure
+from dtm.report.figures import annealing_figure, comparison_figure, diversity_figure
 
 ROWS = [
     {"tilt": 0.0, "valid": 0.80, "reward": 0.30, "coverage": 2.8},
@@ -28,9 +28,9 @@ def test_each_panel_draws_its_measure_against_the_tilt():
 
 def test_a_long_label_and_large_amounts_are_readable():
     """One label below all panels, inside the figure; millions as 1M, without a 1e6 at the end of the axis."""
-    spent = [{**row, "tilt": 1e6 * row["tilt"]} for row in ROWS]
+    spent = [{**row, "spent": 1e6 * row["tilt"]} for row in ROWS]
     label = "tokens through the models (measured on validation prompts)"
-    figure = comparison_figure({"c-dtm": [spent], "spg": [spent]}, axis=label)
+    figure = comparison_figure({"c-dtm": [spent], "spg": [spent]}, axis=label, amount="spent")
     figure.canvas.draw()
     (box,) = (text.get_window_extent() for text in figure.texts if text.get_text() == label)
     assert 0 <= box.x0 < box.x1 <= figure.bbox.width
@@ -38,6 +38,22 @@ def test_a_long_label_and_large_amounts_are_readable():
     for axes in figure.axes:
         assert "2M" in [tick.get_text() for tick in axes.get_xticklabels()]
         assert axes.xaxis.get_offset_text().get_text() == ""
+
+
+def test_diversity_is_drawn_against_the_reward_at_equal_cost():
+    seeds = [
+        [{"spent": 0, "reward": 0.0, "distinct": 1.0}, {"spent": 2, "reward": 1.0, "distinct": 0.5}],
+        [{"spent": 0, "reward": 0.2, "distinct": 0.8}, {"spent": 4, "reward": 1.0, "distinct": 0.2}],
+    ]
+    figure = diversity_figure({"c-dtm": seeds, "spg": seeds[:1]}, "spent")
+    (axes,) = figure.axes
+    both, alone = axes.lines
+    reward, distinct = drawn(both)  # the second seed is interpolated at a cost of 2, the most that both have
+    assert reward == pytest.approx([0.1, 0.8])
+    assert distinct == pytest.approx([0.9, 0.5])
+    assert drawn(alone) == ([0.0, 1.0], [1.0, 0.5])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["c-dtm", "spg"]
+    assert diversity_figure({"own": [[{"spent": 0, "reward": 0.5}]]}, "spent") is None
 
 
 def test_the_reward_panel_marks_the_base_and_the_best_possible():

@@ -105,14 +105,13 @@ class Comparison:
 
         Curves are means over the seeds of a method; bands are their range.
         """
-        spent = f"spent_{self.budget.unit}"
-        curves = {
-            name: [[{**point, "tilt": point[spent]} for point in row.curve] for row in self.of(name)]
-            for name in self.methods
-        }
-        axis = f"{AXES[self.budget.unit]} (measured on validation prompts)"
-        figures = {"compare": comparison_figure(curves, self.best, axis, styles=PLAIN)}
-        diversity = diversity_figure(curves)
+        curves = {name: [row.curve for row in self.of(name)] for name in self.methods}
+        spent, axis = (
+            f"spent_{self.budget.unit}",
+            f"{AXES[self.budget.unit]} (measured on validation prompts)",
+        )
+        figures = {"compare": comparison_figure(curves, self.best, axis, styles=PLAIN, amount=spent)}
+        diversity = diversity_figure(curves, spent)
         return figures if diversity is None else figures | {"diversity": diversity}
 
     def to_json(self, command: str) -> dict[str, Any]:

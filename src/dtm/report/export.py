@@ -74,11 +74,11 @@ def _fingerprint(run: RunFolder) -> dict[str, Any]:
 def _curves(run: RunFolder, out: Path) -> bool:
     """Draw the held-out measures against the optimiser's steps; return False if the run has logged none."""
     events = read_events(run.metrics, "evaluation") if run.metrics.is_file() else []
-    rows = [{**row, "tilt": row["step"]} for row in events]
-    if rows:
+    if events:
         best = read_object(run.summary).get("best")
-        save_figure(annealing_figure(rows, best=best, axis="optimiser steps"), out / CURVES)
-    return bool(rows)
+        figure = annealing_figure(events, best=best, axis="optimiser steps", amount="step")
+        save_figure(figure, out / CURVES)
+    return bool(events)
 
 
 def _copy(files: Iterable[Path], out: Path) -> None:

@@ -53,9 +53,11 @@ MANY = 1e4
 """Amounts above this have a prefix at the ticks: 12M for 12 million."""
 
 
-def annealing_figure(*runs: Rows, best: float | None = None, axis: str = "tilt $a$") -> Figure:
+def annealing_figure(
+    *runs: Rows, best: float | None = None, axis: str = "tilt $a$", amount: str = "tilt"
+) -> Figure:
     """Plot the measures of `PANELS` against the tilt a, for the seeds of one setting."""
-    return comparison_figure({"": runs}, best, axis)
+    return comparison_figure({"": runs}, best, axis, amount=amount)
 
 
 def comparison_figure(
@@ -64,11 +66,12 @@ def comparison_figure(
     axis: str = "tilt $a$",
     panels: Mapping[str, str] = PANELS,
     styles: Sequence[tuple[str, str]] = STYLES,
+    amount: str = "tilt",
 ) -> Figure:
     """Plot measures against the tilt a, with a panel for each of ``panels`` that the rows have.
 
-    A row has "tilt" (or another amount, named by ``axis``) and some of the keys of ``panels``. The runs
-    (seeds) of a setting are shown as their mean and the band from the lowest to the highest, over the tilts
+    A row has "tilt" (or another ``amount``, named by ``axis``) and some of the keys of ``panels``. The runs
+    (seeds) of a setting are shown as their mean and the band from the lowest to the highest, over the amounts
     that all of them reached; between evaluations a run is interpolated. ``best`` is the highest possible mean
     reward.
     """
@@ -83,7 +86,7 @@ def comparison_figure(
     figure = Figure(figsize=size, dpi=150, layout="constrained")
     for axes, key in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, strict=True):
         for (name, runs), (colour, style) in zip(settings.items(), itertools.cycle(styles), strict=False):
-            _curve(axes, runs, key, colour, style, name)
+            _curve(axes, runs, amount, key, colour, style, name)
         axes.margins(y=0.12)
         _tidy(axes)
         axes.set_title(panels[key], fontsize=11)
@@ -100,11 +103,11 @@ def comparison_figure(
     return figure
 
 
-def diversity_figure(settings: Mapping[str, Sequence[Rows]]) -> Figure | None:
+def diversity_figure(settings: Mapping[str, Sequence[Rows]], amount: str) -> Figure | None:
     """Plot the measures of `DIVERSITY` that the rows have against the mean reward, beginning at the base.
 
     So methods that learn at different rates can be compared at equal reward. A point is the mean over the
-    seeds at one cost. Return None if the task has no such measure.
+    seeds at one ``amount``, a column of the rows. Return None if the task has no such measure.
     """
     everything = [row for runs in settings.values() for run in runs for row in run]
     keys = [key for key in DIVERSITY if all(key in row for row in everything)]
@@ -113,7 +116,7 @@ def diversity_figure(settings: Mapping[str, Sequence[Rows]]) -> Figure | None:
     figure = Figure(figsize=(4.2 * len(keys) + 0.3, 4.2), dpi=150, layout="constrained")
     for axes, key in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, strict=True):
         for (name, runs), (colour, style) in zip(settings.items(), itertools.cycle(PLAIN), strict=False):
-            reward, kept = (_interpolated(runs, measure)[1].mean(0) for measure in ("reward", key))
+            reward, kept = (_interpolated(runs, amount, measure)[1].mean(0) for measure in ("reward", key))
             axes.plot(reward, kept, f"o{style}", color=colour, markersize=3, linewidth=1.2, label=name)
         _tidy(axes)
         axes.set_title(PANELS[key], fontsize=11)
@@ -126,21 +129,23 @@ def diversity_figure(settings: Mapping[str, Sequence[Rows]]) -> Figure | None:
     return figure
 
 
-def _interpolated(runs: Sequence[Rows], key: str) -> tuple[list[float], np.ndarray]:
-    """Return the tilts that all runs reached, and the measure at them, [runs, tilts]."""
-    curves = [{row["tilt"]: row[key] for row in run} for run in runs]
+def _interpolated(runs: Sequence[Rows], amount: str, key: str) -> tuple[list[float], np.ndarray]:
+    """Return the amounts that all runs reached, and the measure at them, [runs, amounts]."""
+    curves = [{row[amount]: row[key] for row in run} for run in runs]
     reached = min(max(curve) for curve in curves)
-    tilts = sorted({tilt for curve in curves for tilt in curve if tilt <= reached})
-    values = [np.interp(tilts, sorted(curve), [curve[a] for a in sorted(curve)]) for curve in curves]
-    return tilts, np.array(values)
+    amounts = sorted({at for curve in curves for at in curve if at <= reached})
+    values = [np.interp(amounts, sorted(curve), [curve[at] for at in sorted(curve)]) for curve in curves]
+    return amounts, np.array(values)
 
 
-def _curve(axes: Axes, runs: Sequence[Rows], key: str, colour: str, style: str, name: str) -> None:
+def _curve(
+    axes: Axes, runs: Sequence[Rows], amount: str, key: str, colour: str, style: str, name: str
+) -> None:
     """Plot the mean of the runs with a dot at every evaluation, and the band between the extremes."""
-    tilts, values = _interpolated(runs, key)
-    axes.plot(tilts, values.mean(0), f"o{style}", color=colour, markersize=4, zorder=3, label=name)
+    amounts, values = _interpolated(runs, amount, key)
+    axes.plot(amounts, values.mean(0), f"o{style}", color=colour, markersize=4, zorder=3, label=name)
     if len(runs) > 1:
-        axes.fill_between(tilts, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
+        axes.fill_between(amounts, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
 
 
 def _references(axes: Axes, base: float, best: float | None) -> None:

@@ -64,7 +64,7 @@ def test_shares_add_up_to_one_and_gsm8k_needs_its_data(tmp_path):
         ({"own": 0.5}, r"corpus\.own needs your rows: --corpus\.data FILE\.jsonl"),
         ({"data": "rows.jsonl"}, r"corpus\.data has no effect .* add --corpus\.own"),
         ({"sudoku_lines": -1.0}, r"corpus\.sudoku-lines must not be negative"),
-        ({"right": 1.5}, r"corpus\.right is a share in \[0, 1\], got 1\.5"),
+        ({"right": 1.5}, r"corpus\.right must lie in \[0, 1\], got 1\.5"),
         ({"lengths": (64, 32, 128)}, r"corpus\.lengths must ascend"),
         ({"lengths": (0, 32, 128)}, r"corpus\.lengths must ascend"),
         ({"instructions": 0}, r"corpus\.instructions must be at least 1"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from dtm.config.model import PretrainConfig
+from dtm.config.rules import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, check_fields
 from dtm.config.run import CheckpointConfig
 from dtm.errors import require
 
@@ -49,12 +50,11 @@ class CorpusConfig:
     the last are dropped."""
 
     def __post_init__(self) -> None:
-        for name in SHARES:
-            require(getattr(self, name) >= 0, f"corpus.{name.replace('_', '-')} must not be negative")
+        counts = {"workers": NOT_NEGATIVE, "instructions": AT_LEAST_ONE}
+        check_fields(
+            "corpus", self, **dict.fromkeys(SHARES, NOT_NEGATIVE), skilled=SHARE, right=SHARE, **counts
+        )
         require(sum(getattr(self, name) for name in SHARES) > 0, "the shares of the corpus add up to 0")
-        for name in ("skilled", "right"):
-            value = getattr(self, name)
-            require(0 <= value <= 1, f"corpus.{name} is a share in [0, 1], got {value:g}")
         require(
             self.data is None or self.own > 0,
             "corpus.data has no effect with a share of 0: add --corpus.own, for example 0.3",
@@ -62,8 +62,6 @@ class CorpusConfig:
         require(
             self.own == 0 or self.data is not None, "corpus.own needs your rows: --corpus.data FILE.jsonl"
         )
-        require(self.workers >= 0, f"corpus.workers must not be negative, got {self.workers}")
-        require(self.instructions >= 1, "corpus.instructions must be at least 1")
         require(
             0 < self.lengths[0] <= self.lengths[1] <= self.lengths[2],
             f"corpus.lengths must ascend from above 0, got {self.lengths}",
@@ -125,9 +123,7 @@ class AdaptConfig:
         return self.block if self.attention == "block" else None
 
     def __post_init__(self) -> None:
-        require(self.seed >= 0, f"seed must not be negative, got {self.seed}")
-        require(self.measured >= 0, f"measured must not be negative, got {self.measured}")
-        require(self.block >= 1, f"block must be at least 1, got {self.block}")
+        check_fields("", self, seed=NOT_NEGATIVE, measured=NOT_NEGATIVE, block=AT_LEAST_ONE)
         require(
             self.pretrain.block == "any-order",
             "pretrain.block is not read: masks are in any order, then in blocks of --block tokens",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dtm.errors import require
+from dtm.config.rules import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, check_fields
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,9 +65,7 @@ class AuditConfig:
     no limit. Once this limit or that on agreement is exceeded, the run prints it and decodes exactly."""
 
     def __post_init__(self) -> None:
-        require(0 <= self.share <= 1, f"audit.share is a share in [0, 1], got {self.share:g}")
-        require(0 <= self.agreement <= 1, f"audit.agreement is a share in [0, 1], got {self.agreement:g}")
-        require(self.shift is None or self.shift >= 0, f"audit.shift must not be negative, got {self.shift}")
+        check_fields("audit", self, share=SHARE, agreement=SHARE, shift=NOT_NEGATIVE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,14 +87,5 @@ class EvaluationConfig:
     """Stop after this many evaluations in a row without a higher mean reward; none: never stop early."""
 
     def __post_init__(self) -> None:
-        for name in ("prompts", "completions", "every"):
-            value = getattr(self, name)
-            require(value >= 1, f"evaluation.{name} must be at least 1, got {value}")
-        require(
-            self.temperature is None or self.temperature >= 0,
-            f"evaluation.temperature must not be negative, got {self.temperature}",
-        )
-        require(
-            self.patience is None or self.patience >= 1,
-            f"evaluation.patience must be at least 1, got {self.patience}",
-        )
+        counts = dict.fromkeys(("prompts", "completions", "every", "patience"), AT_LEAST_ONE)
+        check_fields("evaluation", self, **counts, temperature=NOT_NEGATIVE)

@@ -5,6 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dtm.config.rules import (
+    AT_LEAST_ONE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    SHARE_BELOW_1,
+    check_fields,
+)
 from dtm.errors import require
 
 
@@ -36,14 +44,12 @@ class ModelConfig:
     a third more time and the least memory; auto: the fewest that fit the free memory."""
 
     def __post_init__(self) -> None:
-        for name in ("width", "layers", "heads", "ffn"):
-            value = getattr(self, name)
-            require(value >= 1, f"model.{name} must be at least 1, got {value}")
+        sizes = dict.fromkeys(("width", "layers", "heads", "ffn", "block"), AT_LEAST_ONE)
+        check_fields("model", self, **sizes)
         require(
             (self.attention == "block") == (self.block is not None),
             "model.attention block and model.block belong together: --model.attention block --model.block B",
         )
-        require(self.block is None or self.block >= 1, f"model.block must be at least 1, got {self.block}")
         require(self.mask_token != "", "model.mask-token is empty: give the id or the text of a token")
         require(
             isinstance(self.recompute, str) or self.recompute >= 0,
@@ -68,9 +74,7 @@ class AdapterConfig:
     but constant memory for the copies, and merged weights are rounded to the precision of the base."""
 
     def __post_init__(self) -> None:
-        require(self.rank is None or self.rank >= 1, f"adapter.rank must be at least 1, got {self.rank}")
-        require(self.alpha > 0, f"adapter.alpha must be positive, got {self.alpha:g}")
-        require(0 <= self.dropout < 1, f"adapter.dropout must lie in [0, 1), got {self.dropout:g}")
+        check_fields("adapter", self, rank=AT_LEAST_ONE, alpha=POSITIVE, dropout=SHARE_BELOW_1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,17 +107,6 @@ class PretrainConfig:
     """Number of held-out sequences on which the bound is measured."""
 
     def __post_init__(self) -> None:
-        require(self.steps >= 1, f"pretrain.steps must be at least 1, got {self.steps}")
-        require(0 <= self.settle <= 1, f"pretrain.settle must lie in [0, 1], got {self.settle:g}")
-        require(self.mask_skew >= 1, f"pretrain.mask-skew must be at least 1, got {self.mask_skew:g}")
-        require(self.lr > 0, f"pretrain.lr must be positive, got {self.lr:g}")
-        require(0 <= self.hold <= 0.9, f"pretrain.hold is a share in [0, 0.9], got {self.hold:g}")
-        require(
-            self.weight_decay >= 0, f"pretrain.weight-decay must not be negative, got {self.weight_decay:g}"
-        )
-        require(self.batch >= 1, f"pretrain.batch must be at least 1, got {self.batch}")
-        require(
-            self.micro_batch is None or self.micro_batch >= 1,
-            f"pretrain.micro-batch must be at least 1, got {self.micro_batch}",
-        )
-        require(self.held_out >= 1, f"pretrain.held-out must be at least 1, got {self.held_out}")
+        counts = dict.fromkeys(("steps", "batch", "micro_batch", "held_out", "mask_skew"), AT_LEAST_ONE)
+        check_fields("pretrain", self, **counts, settle=SHARE, lr=POSITIVE, weight_decay=NOT_NEGATIVE)
+        require(0 <= self.hold <= 0.9, f"pretrain.hold must lie in [0, 0.9], got {self.hold:g}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dtm.config.rules import AT_LEAST_ONE, POSITIVE, check_fields
 from dtm.errors import require
 
 
@@ -30,8 +31,7 @@ class RewardConfig:
     cannot be killed."""
 
     def __post_init__(self) -> None:
-        require(self.timeout > 0, f"reward.timeout must be positive, got {self.timeout:g}")
-        require(self.workers >= 1, f"reward.workers must be at least 1, got {self.workers}")
+        check_fields("reward", self, timeout=POSITIVE, workers=AT_LEAST_ONE)
         require(
             self.workers == 1 or not self.in_process,
             "reward.workers and reward.in_process exclude each other: leave one of them out",

@@ -10,9 +10,9 @@ from dtm.config.decoding import AuditConfig, DecodingConfig, EvaluationConfig
 from dtm.config.method import MethodConfig
 from dtm.config.model import AdapterConfig, ModelConfig, PretrainConfig
 from dtm.config.reward import RewardConfig
+from dtm.config.rules import AT_LEAST_ONE, NOT_NEGATIVE, check_fields
 from dtm.config.task import MazeConfig, TaskConfig
 from dtm.config.training import IterateConfig, OptimizerConfig, ReplayConfig, TiltConfig
-from dtm.errors import require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,8 +26,7 @@ class CheckpointConfig:
     """Number of latest checkpoints kept on disk."""
 
     def __post_init__(self) -> None:
-        for name, value in (("every", self.every), ("keep", self.keep)):
-            require(value is None or value >= 1, f"checkpoint.{name} must be at least 1, got {value}")
+        check_fields("checkpoint", self, every=AT_LEAST_ONE, keep=AT_LEAST_ONE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +85,6 @@ class RunConfig:
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
 
     def __post_init__(self) -> None:
-        require(self.seed >= 0, f"seed must not be negative, got {self.seed}")
+        check_fields("", self, seed=NOT_NEGATIVE)
         if self.budget is not None:
             Budget.parse(self.budget)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dtm.errors import require
+from dtm.config.rules import AT_LEAST_ONE, SHARE, SHARE_BELOW_1, check_fields
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,8 +51,7 @@ class MiniConfig(TaskConfig):
     """First share of the pretraining, in which all answers are complete, to learn the puzzle."""
 
     def __post_init__(self) -> None:
-        require(0 <= self.solved <= 1, f"task.solved is a share in [0, 1], got {self.solved:g}")
-        require(0 <= self.skilled < 1, f"task.skilled is a share in [0, 1), got {self.skilled:g}")
+        check_fields("task", self, solved=SHARE, skilled=SHARE_BELOW_1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,9 +79,7 @@ class LanguageConfig(TaskConfig):
     """Seed of the choice of training rows that are kept for validation."""
 
     def __post_init__(self) -> None:
-        for name in ("completion_length", "prompt_length"):
-            value = getattr(self, name)
-            require(value >= 1, f"task.{name.replace('_', '-')} must be at least 1, got {value}")
+        check_fields("task", self, completion_length=AT_LEAST_ONE, prompt_length=AT_LEAST_ONE)
 
 
 TASK_CONFIGS: dict[str, type[TaskConfig]] = {

@@ -6,6 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from dtm.config.rules import (
+    AT_LEAST_ONE,
+    BETWEEN_0_AND_1,
+    FINITE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    SHARE_ABOVE_0,
+    SHARE_BELOW_1,
+    check_fields,
+)
 from dtm.errors import require
 
 
@@ -28,18 +39,17 @@ class TiltConfig:
     """Largest number of optimiser steps in a phase."""
 
     def __post_init__(self) -> None:
-        require(0 < self.final < math.inf, f"tilt.final must be positive and finite, got {self.final:g}")
+        check_fields(
+            "tilt", self, final=FINITE, ess=BETWEEN_0_AND_1, step_cap=POSITIVE, max_steps=AT_LEAST_ONE
+        )
         require(
             self.step == "auto" or 0 < self.step < math.inf,
             f"tilt.step must be positive and finite, or auto, got {self.step}",
         )
-        require(0 < self.ess < 1, f"tilt.ess is a fraction in (0, 1), got {self.ess:g}")
-        require(self.step_cap > 0, f"tilt.step-cap must be positive, got {self.step_cap:g}")
         require(
             self.absorbed == "never" or 0 < self.absorbed <= 1,
-            f"tilt.absorbed is a fraction in (0, 1], or never, got {self.absorbed}",
+            f"tilt.absorbed must lie in (0, 1] or be never, got {self.absorbed}",
         )
-        require(self.max_steps >= 1, f"tilt.max-steps must be at least 1, got {self.max_steps}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +60,7 @@ class IterateConfig:
     """Number of iterations of the run. Not used if there is a budget."""
 
     def __post_init__(self) -> None:
-        require(self.iterations >= 1, f"iterate.iterations must be at least 1, got {self.iterations}")
+        check_fields("iterate", self, iterations=AT_LEAST_ONE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,15 +84,9 @@ class ReplayConfig:
     small difference have almost no gradient. The loss corrects for it, without bias. 0: draw uniformly."""
 
     def __post_init__(self) -> None:
-        require(self.prompts >= 1, f"replay.prompts must be at least 1, got {self.prompts}")
-        require(self.completions >= 1, f"replay.completions must be at least 1, got {self.completions}")
-        require(0 <= self.priority < 1, f"replay.priority must lie in [0, 1), got {self.priority:g}")
-        require(self.refresh_every >= 1, f"replay.refresh-every must be at least 1, got {self.refresh_every}")
-        require(self.held_out > 0, f"replay.held-out must be positive, got {self.held_out:g}")
-        require(
-            0 < self.refresh_fraction <= 1,
-            f"replay.refresh-fraction must lie in (0, 1], got {self.refresh_fraction:g}",
-        )
+        counts = dict.fromkeys(("prompts", "completions", "refresh_every"), AT_LEAST_ONE)
+        shares = {"priority": SHARE_BELOW_1, "held_out": POSITIVE, "refresh_fraction": SHARE_ABOVE_0}
+        check_fields("replay", self, **counts, **shares)
 
     @property
     def refresh_prompts(self) -> int:
@@ -122,23 +126,22 @@ class OptimizerConfig:
     """Decay rate of the student's moving average, which then becomes the next π_a; none: no average."""
 
     def __post_init__(self) -> None:
-        require(0 < self.lr < math.inf, f"optimizer.lr must be positive and finite, got {self.lr:g}")
+        check_fields(
+            "optimizer",
+            self,
+            lr=FINITE,
+            weight_decay=NOT_NEGATIVE,
+            clip_norm=POSITIVE,
+            batch=AT_LEAST_ONE,
+            micro_batch=AT_LEAST_ONE,
+            floor=SHARE,
+            ema=BETWEEN_0_AND_1,
+        )
         require(all(0 <= b < 1 for b in self.betas), f"optimizer.betas must lie in [0, 1), got {self.betas}")
-        require(
-            self.weight_decay >= 0, f"optimizer.weight-decay must not be negative, got {self.weight_decay:g}"
-        )
-        require(self.clip_norm > 0, f"optimizer.clip-norm must be positive, got {self.clip_norm:g}")
-        require(self.batch >= 1, f"optimizer.batch must be at least 1, got {self.batch}")
-        require(
-            self.micro_batch is None or self.micro_batch >= 1,
-            f"optimizer.micro-batch must be at least 1, got {self.micro_batch}",
-        )
         require(
             min(self.warmup, self.decay) >= 0 and self.warmup + self.decay <= 1,
             f"optimizer.warmup + optimizer.decay must lie in [0, 1], got {self.warmup:g} + {self.decay:g}",
         )
-        require(0 <= self.floor <= 1, f"optimizer.floor must lie in [0, 1], got {self.floor:g}")
-        require(self.ema is None or 0 < self.ema < 1, f"optimizer.ema must lie in (0, 1), got {self.ema}")
 
     @property
     def rows(self) -> int:

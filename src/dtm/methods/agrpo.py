@@ -9,7 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dtm.config import DecodingConfig, IteratingConfig
-from dtm.config.method import AT_LEAST_ONE, BETWEEN_0_AND_1, POSITIVE, Preset, Rule, check_fields
+from dtm.config.method import Preset
+from dtm.config.rules import AT_LEAST_ONE, BETWEEN_0_AND_1, POSITIVE, Rule, check_fields
 from dtm.errors import require
 from dtm.masking import Masking, Planned, SampledSteps
 from dtm.methods.advantages import ADVANTAGES, AdvantageName

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dtm import losses
 from dtm.config import DecodingConfig, MethodConfig, RunConfig
-from dtm.config.method import SHARE_BELOW_1, check_fields
+from dtm.config.rules import SHARE_BELOW_1, check_fields
 from dtm.errors import ConfigError, nearest, require
 from dtm.loading import load_object
 from dtm.losses import AdaptiveControl

@@ -9,7 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dtm.config import DecodingConfig, IteratingConfig
-from dtm.config.method import AT_LEAST_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, Preset, check_fields
+from dtm.config.method import Preset
+from dtm.config.rules import AT_LEAST_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, check_fields
 from dtm.masking import Masking, Planned, TraceSegments
 from dtm.methods.advantages import ADVANTAGES, AdvantageName
 from dtm.methods.base import Changes, Method

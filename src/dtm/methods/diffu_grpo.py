@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dtm.config import IteratingConfig
-from dtm.config.method import AT_LEAST_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, SHARE_BELOW_1, check_fields
+from dtm.config.rules import AT_LEAST_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, SHARE_BELOW_1, check_fields
 from dtm.masking import FullMask, Masking, Planned
 from dtm.methods.advantages import ADVANTAGES, AdvantageName
 from dtm.methods.base import Changes, Method

@@ -10,7 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dtm.config import DecodingConfig, IteratingConfig
-from dtm.config.method import AT_LEAST_ONE, POSITIVE, Preset, check_fields
+from dtm.config.method import Preset
+from dtm.config.rules import AT_LEAST_ONE, POSITIVE, check_fields
 from dtm.masking import Coupled, Masking, MaskPlan, Planned
 from dtm.methods.advantages import group_weights
 from dtm.methods.base import Changes, Method

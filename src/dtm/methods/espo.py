@@ -9,7 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dtm.config import DecodingConfig, IteratingConfig
-from dtm.config.method import AT_LEAST_ONE, NOT_NEGATIVE, SHARE_BELOW_1, Preset, check_fields
+from dtm.config.method import Preset
+from dtm.config.rules import AT_LEAST_ONE, NOT_NEGATIVE, SHARE_BELOW_1, check_fields
 from dtm.masking import Coupled, Masking, Planned
 from dtm.methods.advantages import ADVANTAGES, AdvantageName
 from dtm.methods.base import Changes, Method

@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dtm.config import DecodingConfig, IteratingConfig
-from dtm.config.method import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Preset, check_fields
+from dtm.config.method import Preset
+from dtm.config.rules import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, check_fields
 from dtm.errors import require
 from dtm.masking import Coupled, Masking, Planned
 from dtm.methods.advantages import leave_one_out, log_partition

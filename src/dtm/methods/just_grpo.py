@@ -10,7 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dtm.config import DecodingConfig, IteratingConfig
-from dtm.config.method import AT_LEAST_ONE, BETWEEN_0_AND_1, Preset, check_fields
+from dtm.config.method import Preset
+from dtm.config.rules import AT_LEAST_ONE, BETWEEN_0_AND_1, check_fields
 from dtm.errors import DtmWarning
 from dtm.masking import LeftToRight, Masking, Planned
 from dtm.methods.advantages import ADVANTAGES, AdvantageName

@@ -11,7 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dtm.config import IteratingConfig
-from dtm.config.method import AT_LEAST_ONE, POSITIVE, SHARE, SHARE_BELOW_1, Preset, check_fields
+from dtm.config.method import Preset
+from dtm.config.rules import AT_LEAST_ONE, POSITIVE, SHARE, SHARE_BELOW_1, check_fields
 from dtm.masking import ActiveBlock, FullMask, Masking, MaskPlan, Planned, UniformCount
 from dtm.methods.advantages import ADVANTAGES, AdvantageName, group_weights
 from dtm.methods.base import Changes, Method

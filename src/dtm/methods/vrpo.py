@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dtm.config import IteratingConfig
-from dtm.config.method import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, check_fields
+from dtm.config.rules import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, check_fields
 from dtm.masking import Masking, Planned, UniformCount
 from dtm.methods.advantages import best_and_worst
 from dtm.methods.base import Changes, Method

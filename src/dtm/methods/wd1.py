@@ -10,7 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dtm.config import IteratingConfig
-from dtm.config.method import AT_LEAST_ONE, POSITIVE, SHARE_BELOW_1, Preset, check_fields
+from dtm.config.method import Preset
+from dtm.config.rules import AT_LEAST_ONE, POSITIVE, SHARE_BELOW_1, check_fields
 from dtm.masking import FullMask, Masking, Planned
 from dtm.methods.advantages import centred, softmax_credit
 from dtm.methods.base import Changes, Method

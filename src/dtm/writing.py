@@ -50,6 +50,13 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
+def share(path: Path) -> None:
+    """Give a file the permissions of other new files; safetensors writes files for their owner alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a file atomically: readers see the old text or the new, also after a power cut."""
     partial = path.with_name(f".{path.name}.partial")

@@ -97,8 +97,10 @@ def test_a_source_becomes_a_model_that_other_commands_take(config, data, tmp_pat
     assert {"accuracy", "reward"} <= summary["countdown"].keys()
     assert summary["tokens"] > 4 * 4 * 96
     assert 0 < summary["preparation_minutes"] < 60
-    assert [(event.step, event.values["steps"]) for event in events] == [(4, 4)]
-    bounds = events[0].values
+    (step, measuring) = events
+    assert (step.kind, step.step, step.values["steps"]) == ("step", 4, 4)
+    assert (measuring.kind, dict(measuring.values)) == ("measuring", {"prompts": 2, "tasks": ["countdown"]})
+    bounds = step.values
     assert bounds["held_out"] == pytest.approx((bounds["held_out_own"] + bounds["held_out_countdown"]) / 2)
 
     model, source = dtm.load_model(folder.model), load_causal(config.source)
@@ -380,18 +382,20 @@ def test_the_source_writes_its_instructions_once(config, tmp_path, monkeypatch):
 @pytest.mark.parametrize("attention", ["full", "block"])
 def test_the_time_of_an_adaptation_is_scaled_from_one_row(config, attention, monkeypatch):
     config = replace(config, attention=attention)
-    monkeypatch.setattr(
-        "dtm.pretraining.plan.measured_seconds", lambda work: work() or 48.0
-    )  # 1 second per token
-    tokens = tokens_per_row(config, Chat(load_causal(config.source).tokenizer), 2)
+    seconds = 48.0  # 1 per token
+    monkeypatch.setattr("dtm.pretraining.plan.measured_seconds", lambda work: work() or seconds)
+    source = load_causal(config.source)
+    tokens = tokens_per_row(config, Chat(source.tokenizer), 2)
     assert 48 <= tokens <= 96
-    assert adaptation_time_estimate(config) == f"about {format_duration(4 * 4 * tokens)} on this machine"
+    assert (
+        adaptation_time_estimate(config, source) == f"about {format_duration(4 * 4 * tokens)} on this machine"
+    )
     half = replace(config, corpus=replace(config.corpus, general=1.0, instructions=100))
     mean = (tokens + (48 + 64) / 2) / 2
     expected = format_duration(4 * 4 * mean + 100 * (64 + 320) / 3)
-    assert adaptation_time_estimate(half) == f"about {expected} on this machine"
+    assert adaptation_time_estimate(half, source) == f"about {expected} on this machine"
     alone = replace(half, corpus=replace(half.corpus, own=0.0, data=None))
-    assert tokens_per_row(alone, Chat(load_causal(config.source).tokenizer), 2) == 56
+    assert tokens_per_row(alone, Chat(source.tokenizer), 2) == 56
 
 
 # ── the command ──────────────────────────────────────────────────────────────────────────────────
@@ -425,15 +429,31 @@ def test_the_command_stops_resumes_and_names_what_comes_next(config, flags, tmp_
     assert "seed: 0 → 1" in capsys.readouterr().err
 
 
-def test_the_settings_are_printed_before_anything_is_loaded(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.yaml").write_text("corpus: {sudoku: 0.0}\nseed: 7\n")
-    assert run("adapt", "smollm2", "--dry-run", "--config", "a.yaml", "--block=16") == 0
+def test_a_dry_run_prints_settings_and_plan_and_writes_nothing(config, flags, tmp_path, monkeypatch, capsys):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("a.yaml").write_text("corpus: {gsm8k: 0.1}\nseed: 7\n")
+    dry = ("--dry-run", "--config", "a.yaml")
+    assert run("adapt", config.source, *flags, *dry, "--corpus.gsm8k", "0.1", "--corpus.countdown", "1") == 0
     text = capsys.readouterr().out
-    for part in ("corpus: without GSM8K", "source: smollm2", "seed: 7", "block: 16", "% general"):
+    for part in ("corpus: without GSM8K", f"source: {config.source}", "seed: 7", "4 steps of 4 rows, about"):
         assert part in text
-    assert "sudoku," not in text
-    assert list(tmp_path.iterdir()) == [tmp_path / "a.yaml"]
+    assert re.search(r"corpus: +50% countdown, 50% own\n", text)
+    assert re.search(r"time: +about \d+ seconds on this machine", text)
+    assert [path.name for path in Path().iterdir()] == ["a.yaml"]
+
+
+def test_a_dry_run_finds_the_mistakes_of_the_run(config, flags, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "Why?"}\n')
+    for asked, part in (
+        (("smolm2", *flags), "smolm2"),
+        ((config.source, *flags, "--data", "none.jsonl"), "none.jsonl"),
+        ((config.source, *flags, "--data", "bad.jsonl"), "completion"),
+        ((config.source, *flags, "--corpus.gsm8k", "1", "--data-dir", "nowhere"), "nowhere"),
+    ):
+        assert run("adapt", *asked, "--dry-run") == 2
+        assert part in capsys.readouterr().err
 
 
 def test_mistakes_end_with_code_2_and_leave_nothing_behind(config, flags, tmp_path, monkeypatch, capsys):

@@ -142,7 +142,7 @@ def test_the_rate_can_be_held_before_it_falls():
     assert factors[2:54] == [1.0] * 52
     assert factors[54] < 1
     assert factors[54:] == sorted(factors[54:], reverse=True)
-    with pytest.raises(ConfigError, match=r"pretrain\.hold is a share"):
+    with pytest.raises(ConfigError, match=r"pretrain\.hold must lie in"):
         PretrainConfig(hold=1.0)
 
 

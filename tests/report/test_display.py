@@ -27,7 +27,11 @@ def test_a_run_is_followed_step_by_step(terminal, tiny, make_trainer, monkeypatc
     with Display(tiny, assemble(tiny).loop, console) as follower:
         make_trainer(tiny, callbacks=[follower]).run()
     text = console.file.getvalue()
-    for part in ("phase 1  a 0 → 1  4 steps (step limit)", "phase 2  a 1 → 2", "a = 2     held out:"):
+    for part in (
+        "phase 1  a 0 → 1  4 steps (step limit)",
+        "phase 2  a 1 → 2",
+        "a = 2     held out, temperature 1:",
+    ):
         assert part in text
     assert "stopped: reached the final tilt A = 2" in text
     assert "step 3" in text

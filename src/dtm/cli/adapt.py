@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dtm.cli.parse import PROCESSES_HELP, add_resume, first_line, join_resume, make_parser
-from dtm.cli.run import STOPPING
+from dtm.cli.run import STOPPING, print_plan
 from dtm.cli.threads import add_threads, set_threads
 from dtm.errors import require
 from dtm.runs.interrupts import exit_code
@@ -34,8 +34,10 @@ def adapt(arguments: list[str]) -> int:
     if "gsm8k" not in shares and config.corpus.gsm8k > 0:
         print("corpus: without GSM8K; to include it, name its data folder with --data-dir", flush=True)
     if options.dry_run:
-        print(to_yaml(config))
-        print("corpus: " + ", ".join(f"{share:.0%} {name}" for name, share in shares.items()))
+        from dtm.pretraining.plan import adaptation_plan
+
+        print(to_yaml(config), flush=True)
+        print_plan(adaptation_plan(config))
         return 0
     set_threads(options.threads, options.found)
     return _run(config, options.out, options.found is not None)
@@ -57,7 +59,9 @@ def parsed(arguments: list[str]) -> tuple[argparse.Namespace, AdaptConfig]:
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with fields to change")
     add_resume(parser.add_argument, "source's")
     add_threads(parser.add_argument)
-    parser.add_argument("--dry-run", action="store_true", help="print the settings and stop")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check source and data, print the plan and stop"
+    )
     parser.add_argument("--processes", type=int, metavar="N", help=PROCESSES_HELP)  # taken by `dtm.cli.main`
     options, flags = parser.parse_known_args(join_resume(arguments))
 
@@ -89,13 +93,15 @@ def parsed(arguments: list[str]) -> tuple[argparse.Namespace, AdaptConfig]:
 
 def _run(config: AdaptConfig, out: Path | None, resume: bool) -> int:
     from dtm.models.placement import Placement
+    from dtm.models.source import load_any
     from dtm.pretraining.adaptation import adapt as run
     from dtm.pretraining.plan import adaptation_time_estimate
     from dtm.report.display import print_pretraining
     from dtm.runs.folder import read_object, reading
 
     if not resume and Placement.resolve(config.device, config.precision).device.type == "cpu":
-        print(f"on the CPU: {adaptation_time_estimate(config)}. {STOPPING}", flush=True)
+        source = load_any(config.source, mask_token=config.mask_token)
+        print(f"on the CPU: {adaptation_time_estimate(config, source)}. {STOPPING}", flush=True)
     folder = run(config, out=out, resume=resume, callbacks=[print_pretraining])
     if not folder.is_finished:
         where = shlex.quote(str(folder.path))
@@ -113,7 +119,9 @@ def _run(config: AdaptConfig, out: Path | None, resume: bool) -> int:
             if isinstance(measures, dict):
                 print(f"{task}: " + "  ".join(f"{name} {value:.3f}" for name, value in measures.items()))
     print(f"model: {folder.model}")
-    print(f"Tune it with: dtm train smollm-countdown --model.base {shlex.quote(str(folder.model))}")
+    data = shlex.quote(config.corpus.data_dir)
+    model = shlex.quote(str(folder.model))
+    print(f"Tune it with: dtm train smollm-countdown --model.base {model} --data-dir {data}")
     return 0
 
 

@@ -64,4 +64,7 @@ def find_subjects(paths: Sequence[Path]) -> list[PageRun]:
     from dtm.report.page.write import subjects_of
     from dtm.runs.folder import RunFolder
 
-    return subjects_of([RunFolder.find(path) for path in paths])
+    folders = [RunFolder.find(path) for path in paths]
+    for folder in folders:
+        folder.read_config()  # refuses a folder that has no page, before anything is served
+    return subjects_of(folders)

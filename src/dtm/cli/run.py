@@ -41,6 +41,7 @@ def train(arguments: list[str]) -> int:
         return 0
     options, config = parsed
     if options.found is not None and options.found.is_finished:
+        print("This run has finished; nothing was done.")
         return _show_run(options.found)
 
     from dtm.loop.assemble import assemble
@@ -218,12 +219,17 @@ options
   --data-dir DIR            folder with the data sets of the benchmarks"""
 
 
+def print_plan(plan: Mapping[str, str]) -> None:
+    """Print the resolved plan of a dry run."""
+    for name, value in plan.items():
+        print(f"{name + ':':<22} {value}")
+
+
 def _dry_run(assembly: Assembly, plan: Mapping[str, str]) -> int:
     from dtm.config.serialise import to_yaml
 
     print(to_yaml(assembly.config))
-    for name, value in plan.items():
-        print(f"{name + ':':<22} {value}")
+    print_plan(plan)
     if assembly.has_base:
         assembly.preflight()
     return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dtm.errors import CheckpointError
+from dtm.errors import CheckpointError, nearest
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -17,7 +17,10 @@ def find_folder(name: str | Path) -> Path:
     """The folder itself, or the newest snapshot of ``organisation/model`` in the hub's cache."""
     if Path(name).is_dir():
         return Path(name)
-    message = f"no usable model in {name}: there is no such folder"
+    message, parent = f"no usable model in {name}: there is no such folder", Path(name).parent
+    if parent != Path() and parent.is_dir():  # a path with a typo, not a hub name
+        beside = [str(path) for path in parent.iterdir() if path.is_dir()]
+        raise CheckpointError(f"{message}. {nearest(str(name), beside)}")
     if not _REPOSITORY.fullmatch(str(name)):
         raise CheckpointError(f"{message}. Name a model's folder, or a hub model as organisation/model")
     # Slow to import, and needed only for hub names.

@@ -107,6 +107,8 @@ def _finish(
 ) -> None:
     """Write the model, its origin and its measures."""
     adapter.group.by_first(lambda: _write_model(source, adapter.model, folder, adapter.placement.dtype))
+    if measured_tasks(config):
+        adapter.tell("measuring", prompts=config.measured, tasks=measured_tasks(config))
     measures = measure_tasks(config, adapter.model, folder.model, adapter.placement, adapter.group)
     spent = {
         "minutes": adapter.seconds / 60,
@@ -191,6 +193,12 @@ def adaptation_masks(config: AdaptConfig, eos_id: int) -> tuple[CountMasking, Co
     return MaskCount(skew=skew), MaskCount(config.block, end_id, skew=skew)
 
 
+def measured_tasks(config: AdaptConfig) -> list[str]:
+    """Return the tasks of the corpus on which the model is measured."""
+    shares = corpus_shares(config.corpus)
+    return [kind for kind in MEASURED if config.measured and kind in shares]
+
+
 def measure_tasks(
     config: AdaptConfig, model: Transformer, folder: Path, placement: Placement, group: Group = ALONE
 ) -> dict[str, dict[str, float]]:
@@ -205,8 +213,7 @@ def measure_tasks(
         cache="prefix" if config.attention == "block" else "block",
         until_end=True,
     )
-    shares = corpus_shares(config.corpus)
-    for kind in (kind for kind in MEASURED if config.measured and kind in shares):
+    for kind in measured_tasks(config):
         settings: Any = {"kind": kind, "data_dir": config.corpus.data_dir, "prompt_length": 8192}
         task = language_task(LanguageConfig(**settings, completion_length=MEASURED[kind]), folder)
         engine = LocalEngine(decoder, MEASURED[kind], config.measured)

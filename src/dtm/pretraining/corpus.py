@@ -140,15 +140,24 @@ def corpus_parts(
 
     The source writes its instructions into the folder, unless the file exists.
     """
-    shares, (training, held_out) = corpus_shares(config.corpus), _makers(config, chat)
-    training["general"] = lambda: Rows(
-        training_instructions(config, model, chat, placement, folder, between, group)
+    shares, (training, held_out) = corpus_shares(config.corpus), task_parts(config, chat)
+    if "general" in shares:
+        training["general"] = Rows(
+            training_instructions(config, model, chat, placement, folder, between, group)
+        )
+        # With few instructions none is held out, and the bound is measured on those of the training.
+        held_out["general"] = Rows(held_out_instructions(folder) or read_rows(folder / INSTRUCTIONS))
+    return (
+        {name: (share, training[name]) for name, share in shares.items()},
+        {name: (share, held_out[name]) for name, share in shares.items()},
     )
-    # With few instructions none is held out, and the bound is measured on those of the training.
-    held_out["general"] = lambda: Rows(held_out_instructions(folder) or read_rows(folder / INSTRUCTIONS))
-    return tuple(  # type: ignore[return-value]
-        {name: (share, made[name]()) for name, share in shares.items()} for made in (training, held_out)
-    )
+
+
+def task_parts(config: AdaptConfig, chat: Chat) -> tuple[dict[str, Part], dict[str, Part]]:
+    """Return the parts that need no source model, to train on and held out; mistakes in data surface here."""
+    names = [name for name in corpus_shares(config.corpus) if name != "general"]
+    training, held_out = _makers(config, chat)
+    return {name: training[name]() for name in names}, {name: held_out[name]() for name in names}
 
 
 def _makers(config: AdaptConfig, chat: Chat) -> tuple[Makers, Makers]:
@@ -231,10 +240,8 @@ def tokens_per_row(config: AdaptConfig, chat: Chat, end_id: int) -> float:
     short = sum(lengths[:2]) / 2
     if not shares:
         return short
-    made, _ = _makers(config, chat)
-    mixture = mixture_of(
-        {name: (share, made[name]()) for name, share in shares.items()}, config, chat, end_id
-    )
+    parts, _ = task_parts(config, chat)
+    mixture = mixture_of({name: (share, parts[name]) for name, share in shares.items()}, config, chat, end_id)
     drawn = [batch for step in range(4) for batch in mixture.batches("forecast", step, 64, 1.0)]
     tokens = sum(batch.tokens.numel() for batch in drawn) / sum(map(len, drawn))
     return general * short + (1 - general) * tokens

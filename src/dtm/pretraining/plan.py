@@ -10,9 +10,9 @@ from dtm.loop.assembly import Assembly
 from dtm.loop.plan import device_plan, duration
 from dtm.methods import mdm_loss
 from dtm.models.placement import Placement
-from dtm.models.source import as_diffusion, load_any
-from dtm.pretraining.adaptation import adaptation_masks
-from dtm.pretraining.corpus import tokens_per_row
+from dtm.models.source import Source, as_diffusion, load_any
+from dtm.pretraining.adaptation import adaptation_masks, require_attention
+from dtm.pretraining.corpus import corpus_shares, task_parts, tokens_per_row
 from dtm.pretraining.instructions import ANSWERED, ASKED
 from dtm.random import stream
 from dtm.records import Sequences
@@ -46,13 +46,30 @@ def pretraining_time_estimate(assembly: Assembly) -> str:
     return duration(settings.steps * settings.batch * row, assembly.placement)
 
 
-def adaptation_time_estimate(config: AdaptConfig) -> str:
+def adaptation_plan(config: AdaptConfig) -> dict[str, str]:
+    """Return the resolved plan of `dtm adapt` as lines of text; the source and all data are read for it."""
+    source = load_any(config.source, mask_token=config.mask_token)
+    require_attention(config, source.model)
+    chat, settings = Chat(source.tokenizer), config.pretrain
+    task_parts(config, chat)
+    placement = Placement.resolve(config.device, config.precision, config.compile, nf4=False)
+    size = sum(parameter.numel() for parameter in source.model.parameters())
+    tokens = settings.steps * settings.batch * tokens_per_row(config, chat, source.eos_id)
+    return {
+        "source": f"{source.name}, {size:,} parameters",
+        "corpus": ", ".join(f"{share:.0%} {name}" for name, share in corpus_shares(config.corpus).items()),
+        **device_plan(placement),
+        "training": f"{settings.steps} steps of {settings.batch} rows, about {tokens:,.0f} tokens",
+        "time": adaptation_time_estimate(config, source),
+    }
+
+
+def adaptation_time_estimate(config: AdaptConfig, source: Source) -> str:
     """Estimate the longest time of `dtm adapt` here, from the time of one row and the number of tokens.
 
-    The source is loaded for this. A pass without a gradient, as the instructions need, counts a third.
+    A pass without a gradient, as the instructions need, counts a third. Measures at the end are not counted.
     """
     placement = Placement.resolve(config.device, config.precision, config.compile, nf4=False)
-    source = load_any(config.source, mask_token=config.mask_token)
     model, masks = (
         as_diffusion(source.model, source.mask_id, config.attention_block).to(placement.device),
         adaptation_masks(config, source.eos_id)[0],

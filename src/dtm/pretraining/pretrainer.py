@@ -28,7 +28,7 @@ from dtm.pretraining.examples import Corpus, several, task_corpus
 from dtm.random import stream
 from dtm.records import MaskedStates, Sequences
 from dtm.runs.checkpoint import Checkpoint, load_latest, save_checkpoint, saved_on
-from dtm.runs.events import Callback, Event
+from dtm.runs.events import Callback, Event, Kind
 from dtm.runs.interrupts import Interrupted
 
 REPORT_EVERY = 100
@@ -125,7 +125,9 @@ class Pretrainer:
             DivergedError,
         )
         (begin, last, tokens), now = self._clock, time.perf_counter()
-        self._emit(
+        self.tell(
+            "step",
+            steps=self.settings.steps,
             seconds=round(now - self._begin, 3),
             loss=loss,
             **self._bounds(),
@@ -259,12 +261,14 @@ class Pretrainer:
         self.step, self.seconds = checkpoint.state["step"], checkpoint.state["seconds"]
         self.tokens = checkpoint.state.get("tokens", 0)
 
-    def _emit(self, **values: float) -> None:
-        def tell() -> None:
-            for callback in self.callbacks:
-                callback(Event("step", self.step, {"steps": self.settings.steps, **values}))
+    def tell(self, kind: Kind, **values: Any) -> None:
+        """Send an event to the callbacks; a failed write stops all processes."""
 
-        self.group.by_first(tell)  # a failed write stops all processes
+        def send() -> None:
+            for callback in self.callbacks:
+                callback(Event(kind, self.step, values))
+
+        self.group.by_first(send)
 
 
 def pretrainer_of(assembly: Assembly, **options: Any) -> Pretrainer:

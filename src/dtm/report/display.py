@@ -60,11 +60,18 @@ class Display:
         elif event.kind == "evaluation":
             shown = {k: v for k, v in values.items() if k not in ("tilt", "seconds", *SPENT)}
             measures = "  ".join(f"{k} {v:.3f}" for k, v in shown.items())
-            self._say(f"{self.loop.place(values['tilt'])} held out:  {measures}")
+            self._say(f"{self.loop.place(values['tilt'])} held out, {self._sampled()}:  {measures}")
         elif event.kind == "resumed":
             self._say(f"resumed at step {event.step}, {self.loop.place(values['tilt']).strip()}")
         elif event.kind == "stopped":
             self._say(f"stopped: {values['reason']}")
+
+    def _sampled(self) -> str:
+        """Say how evaluations draw answers; rollouts may be drawn at another temperature."""
+        temperature = self.config.evaluation.temperature
+        if temperature is None:
+            temperature = self.config.decoding.temperature
+        return f"temperature {temperature:g}"
 
     def _audit(self, values: Mapping[str, Any]) -> None:
         """Show the audit of decoding in the live line; print a fallback on a separate line."""
@@ -109,6 +116,9 @@ def _clock(seconds: float) -> str:
 def print_pretraining(event: Event, console: Console | None = None) -> None:
     """Print the progress of a pretraining: the held-out bound, steps per second, time left."""
     v = event.values
+    if event.kind == "measuring":
+        print(f"measuring {', '.join(v['tasks'])} on {v['prompts']} prompts each")
+        return
     left = _clock((v["steps"] - event.step) / v["steps_per_second"])
     speed = f"{v['steps_per_second']:.3g} steps/s"
     if "tokens_per_second" in v:

@@ -10,16 +10,22 @@ from dtm.tilts import LOW_ESS
 Kind = Literal["learnt", "nothing to learn", "step too large", "not absorbed", "not measurable"]
 CERTAIN = 2.0
 """Standard errors by which the held-out reward must rise before a run is said to have learnt."""
+FULL = 0.98
+"""Share of the room at which completions count as cut off."""
 
 
 def outcome(
-    summary: Mapping[str, Any], phases: Sequence[Mapping[str, Any]], anneals: bool = True
+    summary: Mapping[str, Any],
+    phases: Sequence[Mapping[str, Any]],
+    anneals: bool = True,
+    room: int | None = None,
 ) -> dict[str, str]:
     """Return the kind of a finished run's outcome and a sentence about it, from its summary and phases.
 
     A run has learnt if the held-out reward rose by more than `CERTAIN` standard errors ("rise_error" of the
     summary; without it, if it rose at all). If not, the phases show the cause: they took no step, their ESS
-    was low, or the updates were too small. ``anneals``: phases have a tilt.
+    was low, or the updates were too small. ``anneals``: phases have a tilt. ``room``: tokens of a completion
+    that should end before them; None: completions have one length.
     """
     before, after = summary["base"]["reward"], summary["tuned"]["reward"]
     error = summary.get("rise_error")
@@ -28,6 +34,12 @@ def outcome(
     cause = f"In phase {causes[0]['phase'] + 1} {causes[0]['cause']}" if causes else None
     if summary["steps"] and after - before > CERTAIN * (error or 0.0):
         return _made("learnt", f"{moved}. {cause}" if cause else moved)
+    if room is not None and summary["tuned"].get("length", 0.0) >= FULL * room:
+        return _made(
+            "nothing to learn",
+            f"{moved}. Nearly all completions fill their {room} tokens without an end token, so answers are "
+            "cut off: raise --task.completion-length",
+        )
     if not summary["steps"]:
         return _made(
             "nothing to learn",

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev, variance
 from typing import Any
 
-from dtm.config import RunConfig
+from dtm.config import LanguageConfig, RunConfig
 from dtm.loop.assembly import Assembly
 from dtm.loop.meter import FEWEST
 from dtm.loop.progress import Progress
@@ -32,7 +32,9 @@ def write_report(folder: RunFolder, assembly: Assembly, progress: Progress) -> d
         summary["too_long"] = left_out
     before, after = (read_samples(folder.samples, first) for first in (True, False))
     summary["rise_error"] = rise_error(before, after)
-    summary["outcome"] = outcome(summary, read_events(folder.metrics, "phase"), loop.measures_absorbed)
+    room = task.completion_length if isinstance(config.task, LanguageConfig) else None
+    phases = read_events(folder.metrics, "phase")
+    summary["outcome"] = outcome(summary, phases, loop.measures_absorbed, room)
     # A run whose samples are lost can still finish.
     picture = task.picture(*map(_shown, (before, after))) if before and after else None
     if picture is not None:

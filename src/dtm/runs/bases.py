@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dtm.config import ModelConfig, RunConfig
+from dtm.config import LanguageConfig, ModelConfig, RunConfig
 from dtm.errors import CheckpointError, ConfigError, nearest, require
 from dtm.files import read_json
 from dtm.loading import load_object
@@ -78,11 +78,14 @@ def adapted_model(name: str) -> Path | None:
 
 
 def located(config: RunConfig) -> RunConfig:
-    """Make the path of a base on disk absolute, so that the configuration works in any folder."""
+    """Make paths of a base and of own rows absolute, so that the configuration works in any folder."""
     base = config.model.base
-    if base is None or not Path(base.partition(".py:")[0] + ".py" if is_factory(base) else base).exists():
-        return config
-    return replace(config, model=replace(config.model, base=str(Path(base).absolute())))
+    if base is not None and Path(base.partition(".py:")[0] + ".py" if is_factory(base) else base).exists():
+        config = replace(config, model=replace(config.model, base=str(Path(base).absolute())))
+    task = config.task
+    if isinstance(task, LanguageConfig) and task.data is not None and Path(task.data).is_file():
+        config = replace(config, task=replace(task, data=str(Path(task.data).absolute())))
+    return config
 
 
 def is_newest(base: str | None, folder: Path) -> bool:

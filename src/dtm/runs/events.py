@@ -14,6 +14,10 @@ from typing import Any, Literal, TypeGuard
 from dtm.errors import DtmWarning, StorageError
 from dtm.writing import write_text, writing
 
+Kind = Literal[
+    "rollouts", "audit", "step", "phase", "evaluation", "samples", "measuring", "resumed", "stopped"
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -21,10 +25,11 @@ class Event:
 
     ``audit`` when decoding is compared with exact decoding, ``rollouts`` after rollouts are drawn, ``step``
     after an optimiser step, ``phase`` at the end of a phase, ``evaluation`` after measuring on held-out
-    prompts and ``samples`` with the completions behind it, ``resumed`` and ``stopped`` once each.
+    prompts and ``samples`` with the completions behind it, ``measuring`` before an adapted model is measured,
+    ``resumed`` and ``stopped`` once each.
     """
 
-    kind: Literal["rollouts", "audit", "step", "phase", "evaluation", "samples", "resumed", "stopped"]
+    kind: Kind
     step: int
     """Optimiser steps since the start of the run."""
     values: Mapping[str, Any]

@@ -70,8 +70,7 @@ class RunFolder:
     @classmethod
     def latest(cls, recipe: str, kind: str) -> RunFolder:
         """Find the newest unfinished run of a recipe in ``runs/``, else the newest finished one."""
-        found = [cls(path.parent) for path in RUNS.glob("*/config.yaml")]
-        found = [folder for folder in found if folder.kind == kind and folder.recipe == recipe]
+        found = cls._all(recipe, kind)
         require(
             bool(found),
             f"no earlier run of {recipe!r} under {RUNS}/ to resume; name its folder with --out, "
@@ -83,16 +82,23 @@ class RunFolder:
     @classmethod
     def pretrained(cls, recipe: str) -> RunFolder | None:
         """The newest finished pretraining of a recipe under ``runs/``, if there is one."""
-        found = RUNS.glob(f"{recipe}-pretrain-*/model/model.safetensors")
-        newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
-        return None if newest is None else cls(newest.parents[1])
+        return cls._newest(recipe, "pretrain")
 
     @classmethod
     def adapted(cls, source: str) -> RunFolder | None:
         """The newest finished adaptation of a source under ``runs/``, if there is one."""
-        found = RUNS.glob(f"{source}-adapt-*/summary.json")
-        newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
-        return None if newest is None else cls(newest.parent)
+        return cls._newest(source, "adapt")
+
+    @classmethod
+    def _newest(cls, recipe: str, kind: str) -> RunFolder | None:
+        finished = [folder for folder in cls._all(recipe, kind) if folder.is_finished]
+        return max(finished, key=lambda folder: folder.summary.stat().st_mtime, default=None)
+
+    @classmethod
+    def _all(cls, recipe: str, kind: str) -> list[RunFolder]:
+        """The runs of a recipe and a command under ``runs/``."""
+        found = [cls(path.parent) for path in RUNS.glob("*/config.yaml")]
+        return [folder for folder in found if folder.kind == kind and folder.recipe == recipe]
 
     @property
     def config(self) -> Path:
@@ -191,6 +197,11 @@ class RunFolder:
 
     def read_config(self) -> RunConfig:
         """Read the configuration of the run's start, or of its latest continuation."""
+        require(
+            self.kind != "adapt",
+            f"{self.path} is an adaptation, which tunes nothing: there is no run to show or to export. "
+            f"Use its model, {self.model}, with `dtm train --model.base`, `dtm sample` or `dtm eval`",
+        )
         require(
             "recipe" in read_mapping(self.config),
             f"{self.config} is damaged: it has no recipe. Restore it; environment.json has every setting.",

@@ -247,12 +247,17 @@ def test_the_recipes_of_smollm_start_from_an_adaptation(config, data, tmp_path, 
             ("sample", "nothing", "--prompt", "a"),
             "there is no such folder. Name a model's folder, or a hub model",
         ),
+        (
+            ("chat", "made/runn"),
+            "there is no such folder. Did you mean 'made/run'?",
+        ),
     ],
 )
 def test_a_name_without_a_model_is_answered_with_what_would_be_one(
     command, expected, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "made" / "run").mkdir(parents=True)
     assert run(*command) == 2
     assert expected in capsys.readouterr().err
 
@@ -270,6 +275,35 @@ def test_a_run_writes_down_which_adaptation_its_bases_name_stood_for(config, dat
         assert assemble(given).run_config.model.base == str(base.absolute())
     with pytest.raises(ConfigError, match=r"no adapted smollm2 under runs/\. Make one with `dtm adapt"):
         assemble(replace(named, model=start.model))
+    folder.path.rename("runs/any-name")  # an adaptation is known by its files
+    assert assemble(named).run_config.model.base == str(Path("runs/any-name/model").absolute())
+
+
+def test_own_rows_are_found_from_any_folder(config, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    adapt(config)
+    Path("rows.jsonl").write_text("".join(f'{{"prompt": "the sum of {n}"}}\n' for n in range(4)))
+    start = dtm.recipe("smollm-custom")
+    task, model = replace(start.task, data="rows.jsonl"), replace(start.model, base="source")
+    Path("my.py").write_text("def reward(prompts, completions, **columns): return [0.0] * len(prompts)\n")
+    reward = replace(start.reward, function="my.py:reward")
+    assembly = assemble(replace(start, task=task, model=model, reward=reward, device="cpu"))
+    assert assembly.run_config.task.data == str(Path("rows.jsonl").absolute())
+
+
+@pytest.mark.parametrize("command", ["report", "watch", "export"])
+def test_an_adaptation_has_no_page_and_no_export(command, config, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = adapt(config, out=tmp_path / "run")
+    assert run(command, folder.path) == 2
+    assert "run is an adaptation, which tunes nothing" in capsys.readouterr().err
+
+
+def test_weights_can_be_read_by_whoever_may_read_the_other_files(config, tmp_path):
+    folder = adapt(config, out=tmp_path / "run")
+    modes = {path.stat().st_mode & 0o777 for path in folder.model.iterdir()}
+    assert modes == {(folder.path / "summary.json").stat().st_mode & 0o777}
 
 
 def test_the_masks_follow_the_attention_and_the_skew(config):

@@ -129,6 +129,16 @@ def test_a_rise_within_two_standard_errors_is_not_said_to_be_learnt(rise, error,
     assert ("without a measurable gain" in card) == (kind == "not measurable")
 
 
+@pytest.mark.parametrize(("length", "is_cut_off"), [(63.5, True), (50.0, False)])
+def test_completions_without_an_end_are_named_as_the_cause(length, is_cut_off):
+    summary = summarise(RunConfig(), progress(0.2, 0.2)) | {"steps": 0}
+    summary["tuned"]["length"] = length
+    found = outcome(summary, [PHASE | {"steps": 0}], room=64)
+    assert found["kind"] == "nothing to learn"
+    assert ("raise --task.completion-length" in found["text"]) == is_cut_off
+    assert "completion-length" not in outcome(summary, [PHASE | {"steps": 0}])["text"]
+
+
 def test_a_run_that_has_learnt_is_told_what_held_it_back():
     summary = summarise(RunConfig(), progress(0.2, 0.35)) | {"rise_error": 0.01}
     found = outcome(summary, [PHASE | {"phase": 0, "cause": "the weights rest on few rollouts"}])

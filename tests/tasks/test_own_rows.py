@@ -150,6 +150,12 @@ def test_the_package_itself_gives_texts_and_messages(tmp_path, monkeypatch):
     assert len(read_own("hub:me/rows:test")) == 3
 
 
+def test_an_array_of_rows_is_no_line_of_rows(tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps(ROWS))
+    with pytest.raises(DataError, match=r"line 1: .* it is an array: write one object on each line"):
+        read_own(tmp_path / "rows.jsonl")
+
+
 def test_rows_in_memory_and_missing_files_are_named():
     with pytest.raises(DataError, match=r'^data, row 2: "prompt" must be text'):
         read_own([{"prompt": "a"}, {"prompt": 2}])

@@ -36,7 +36,7 @@ def check_memory(needed: Memory, device: torch.device) -> None:
         )
         raise ConfigError(
             f"this run needs about {format_bytes(needed.total)}, and {format_bytes(free)} of {device.type} "
-            f"are free: {parts}. "
+            f"are free: {parts}. Rollouts and updates take turns, so only the larger of them counts. "
             "Smaller: fewer --replay.prompts, --optimizer.micro-batch 1, --model.recompute all, --model.nf4, "
             "--decoding.batch 8, --adapter.rank 32; `dtm fit` says what fits."
         )

@@ -31,5 +31,6 @@ def find_folder(name: str | Path) -> Path:
         return Path(snapshot_download(str(name), local_files_only=True))
     except LocalEntryNotFoundError:
         raise CheckpointError(
-            f"{message}, nor a hub model of that name in the cache. Run `hf download {name}` first."
+            f"{message}, nor a hub model of that name in the cache. Run `hf download {name}` first "
+            f"(`dtm fit` needs only `hf download {name} config.json`)."
         ) from None

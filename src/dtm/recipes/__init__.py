@@ -19,6 +19,7 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
     "smollm-countdown": smollm.smollm_countdown,
     "smollm-sudoku": smollm.smollm_sudoku,
     "smollm-gsm8k": smollm.smollm_gsm8k,
+    "smollm-custom": smollm.smollm_custom,
     "llada-sudoku": llada.llada_sudoku,
     "llada-countdown": llada.llada_countdown,
     "llada-gsm8k": llada.llada_gsm8k,

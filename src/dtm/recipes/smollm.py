@@ -1,4 +1,4 @@
-"""SmolLM2-135M, made a masked diffusion model by `dtm adapt smollm2`, on Countdown, Sudoku and GSM8K.
+"""SmolLM2-135M, adapted by `dtm adapt smollm2`, on Countdown, Sudoku, GSM8K, and own rows.
 
 Prompts, rewards and protocol are the paper's, as in the LLaDA recipes. Buffers are larger and rates higher,
 because the model is small and rollouts are cheap.
@@ -103,3 +103,20 @@ def smollm_gsm8k() -> RunConfig:
         decoding=replace(config.decoding, batch=256, tokens_per_step=2),
         audit=AuditConfig(share=0.01, agreement=0.0, shift=0.1),
     )
+
+
+def smollm_custom() -> RunConfig:
+    """SmolLM2-135M on your own rows and reward: --data rows.jsonl --reward my_rewards.py:reward.
+
+    The settings of Countdown, with an h for rewards between 0 and 1. Evaluations draw answers like rollouts,
+    at temperature 1, so that both show the same change.
+    """
+    config = _smollm(
+        "custom",
+        128,
+        TiltConfig(step=2.0, final=8.0, max_steps=30, absorbed="never"),
+        ReplayConfig(prompts=512, completions=8, refresh_every=30, priority=0.9),
+        256,
+        64,
+    )
+    return replace(config, evaluation=EvaluationConfig(prompts=256, completions=1))

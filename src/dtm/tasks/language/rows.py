@@ -63,6 +63,8 @@ def checked_rows(values: Iterable[Placed]) -> list[Row]:
 def _checked(value: Any, where: str, before: Sequence[Row]) -> Row:
     """Check and make one row, with the columns of the first row."""
     has = f"; it has {', '.join(map(str, value))}" if isinstance(value, Mapping) and value else ""
+    if isinstance(value, list):
+        has = "; it is an array: write one object on each line"
     require(
         isinstance(value, Mapping) and "prompt" in value,
         f'{where}: must be an object with a "prompt"{has}',

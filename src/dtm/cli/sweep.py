@@ -102,9 +102,9 @@ def print_plan(configs: Mapping[str, RunConfig], out: Path, jobs: int) -> int:
     left = [name for name, state in states.items() if state != "finished"]
     print(f"{len(left)} of {len(states)} runs are to be done, {jobs} at a time, in {out}")
     if left:
-        first = configs[left[0]]
-        each = f"a budget of {first.budget}" if first.budget else time_estimate(assemble(first))
-        print(f"each: {each}")
+        first = assemble(configs[left[0]])  # finds mistakes in the task's data, too
+        budget = first.config.budget
+        print(f"each: {f'a budget of {budget}' if budget else time_estimate(first)}")
     return 0
 
 

@@ -22,7 +22,7 @@ from dtm.config.serialise import obstacles, to_yaml
 from dtm.errors import CheckpointError, DtmError, require
 from dtm.loop.registry import check_settings
 from dtm.recipes import RECIPES
-from dtm.runs.bases import find_base, located, no_base
+from dtm.runs.bases import find_base, is_newest, located, no_base
 from dtm.runs.folder import RunFolder, make_folder, reading, require_new, require_parent
 from dtm.runs.interrupts import ENDS_WITH_PARENT, Interrupted, Interrupts
 from dtm.runs.lock import locked
@@ -83,7 +83,7 @@ def run_all(
         finally:
             _stop(running)
     if failed and all_must_finish:
-        listed = "\n  ".join(f"{job.name}: {job.log}" for job in failed)
+        listed = "\n  ".join(f"{job.name}: {job.log}: {job.last_words()}" for job in failed)
         raise DtmError(
             f"{len(failed)} of {total} runs did not finish; see\n  {listed}\nThe same command tries again."
         )
@@ -117,12 +117,12 @@ def _checked_jobs(configs: Mapping[str, RunConfig], out: Path, verb: Verb) -> li
 
 
 def _with_base(config: RunConfig) -> RunConfig:
-    """Return the configuration with the folder of its base filled in."""
-    if config.model.base is not None:
-        return located(config)
-    folder = find_base(config)
-    if folder is None:
+    """Return the configuration with the folder of its base filled in; raise an error if there is none."""
+    base, folder = config.model.base, find_base(config)
+    if folder is None and base is None:
         raise no_base(config)
+    if folder is None or not is_newest(base, folder):
+        return located(config)
     return replace(config, model=replace(config.model, base=str(folder.absolute())))
 
 
@@ -210,6 +210,11 @@ class _Job:
             )
         self.begin = time.perf_counter()
         return self
+
+    def last_words(self) -> str:
+        """Return the last line of the log, which says why a run has failed."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1] if lines else "no output"
 
     def verdict(self) -> str:
         """Return a short text: the run's measures, or its log if it failed."""

@@ -2,7 +2,7 @@
 
     python benchmarks/compare.py --data-dir DATA --jobs 9      # one GPU
     python benchmarks/compare.py --data-dir DATA --laptop      # two CPU cores, half an hour
-    python benchmarks/compare.py --data-dir DATA --laptop --newer    # an hour and a half more
+    python benchmarks/compare.py --data-dir DATA --laptop --newer    # about an hour
 
 On a GPU: the paper's methods on Sudoku and Countdown at equal tokens, each tuned by as many trials, several
 runs in parallel; then DTM and SPG on Sudoku at equal wall-clock, one run at a time, with the settings
@@ -141,6 +141,8 @@ def main() -> None:
         parser.set_defaults(**BRIEF)
     if asked.newer and not asked.laptop:
         parser.error("--newer goes with --laptop")
+    if asked.also is not None and not asked.newer:
+        parser.error("--also goes with --newer")
     options = parser.parse_args()
     results = options.out / "results" if options.smoke else RESULTS
     common = list(SMALL) if options.smoke else ["--device", "cpu"] if options.laptop else []

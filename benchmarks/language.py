@@ -102,8 +102,6 @@ def adapt_bases(options: argparse.Namespace) -> None:
     for attention in options.attention:
         config = AdaptConfig(source=options.source, attention=attention)
         corpus = replace(config.corpus, data_dir=str(options.data_dir))
-        if attention == "block":  # prompts are padded to whole blocks, so rows of lines need 32 tokens more
-            corpus = replace(corpus, lengths=(320, *corpus.lengths[1:]))
         config = replace(config, corpus=corpus)
         if options.smoke:
             pretrain = replace(config.pretrain, steps=2, batch=4, held_out=4)

@@ -119,7 +119,10 @@ def newer(found: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         cells = [f"{found['summary'][method][name]['mean']:.3f}" for name in measures]
         cells[0] += _half(found, method, "accuracy")
         picked = next(trial for trial in found["tuning"] if trial["picked"] and trial["method"] == method)
-        changed = ", ".join(f"{field.split('.')[-1]} {value}" for field, value in picked["changed"].items())
+        changed = ", ".join(
+            f"{field.split('.')[-1]} {f'{value:.3g}' if isinstance(value, float) else value}"
+            for field, value in picked["changed"].items()
+        )
         rows.append([{**METHODS, **NEWER}[method], *cells, passes, changed or "default"])
     for method in dict.fromkeys(row["method"] for row in steered["rows"]):
         own = [row for row in steered["rows"] if row["method"] == method]

@@ -59,10 +59,13 @@ def test_every_link_within_the_repository_resolves(page):
             assert anchor[1:] in anchors(found), f"{page.name} links to {target}{anchor}"
 
 
-def test_the_reward_of_the_readme_has_something_to_teach():
-    example = re.search(
-        r"^```python\n(MIDDLE = .*?)^```", (ROOT / "README.md").read_text("utf-8"), re.M | re.S
-    )
+def test_the_reward_of_the_pages_is_one_and_has_something_to_teach():
+    pages = [ROOT / "README.md", ROOT / "docs" / "quickstart.md", ROOT / "docs" / "own-reward.md"]
+    examples = [
+        re.search(r"^```python\n(MIDDLE = .*?)^```", page.read_text("utf-8"), re.M | re.S) for page in pages
+    ]
+    assert len({example[1] for example in examples}) == 1
+    example = examples[0]
     names: dict = {}
     exec(example[1], names)
     assembly = assemble(recipe("maze-small"), reward=names["reward"])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 
 from dtm.errors import DtmError, nearest
 from dtm.random import stream
-from dtm.records import Prompts
+from dtm.records import Prompts, Rollouts
 
 
 def test_a_stream_is_decided_by_seed_purpose_and_step():
@@ -44,3 +45,21 @@ def test_a_name_far_from_all_others_is_not_guessed():
     assert nearest("tow", ["one", "two"]).startswith("Did you mean 'two'?")
     assert nearest("TWO", ["one", "two"]).startswith("Did you mean 'two'?")
     assert nearest("rating", ["Rating", "other"]).startswith("Did you mean 'Rating'?")
+
+
+def test_rows_of_rollouts_keep_all_that_was_measured(make_rollouts):
+    drawn = make_rollouts([0.0, 1.0, 2.0], [0, 0, 1])
+    drawn = replace(drawn, log_ratio=torch.tensor([0.1, 0.2, 0.3]), tilt=2.0)
+    wanted = torch.tensor([2, 0])
+    for rows in ([2, 0], wanted, range(2, -1, -2)):
+        part = drawn.select(rows)
+        assert isinstance(part, Rollouts)
+        assert part.tilt == 2.0
+        for name, tensor in drawn.tensors().items():
+            assert torch.equal(getattr(part, name), tensor[wanted])
+    assert drawn.select(drawn.reward > 0.5).reward.tolist() == [1.0, 2.0]
+    assert drawn.select(slice(1)).group.tolist() == [0]
+    assert len(drawn.select([])) == 0
+    moved = drawn.to(torch.device("cpu"))
+    assert moved.tensors().keys() == drawn.tensors().keys() >= {"revealed_at", "log_prob", "log_ratio"}
+    assert "log_ratio" not in replace(drawn, log_ratio=None).tensors()

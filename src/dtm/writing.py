@@ -50,11 +50,9 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def share(path: Path) -> None:
-    """Give a file the permissions of other new files; safetensors writes files for their owner alone."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
+def with_usual_permissions(path: Path) -> None:
+    """Give a file the permissions of its folder's other files; safetensors writes for the owner alone."""
+    path.chmod(path.parent.stat().st_mode & 0o666)
 
 
 def write_text(path: Path, text: str) -> None:

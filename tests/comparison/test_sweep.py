@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from dtm.cli import main
 from dtm.cli.sweep import _grid, _with_both
 from dtm.comparison.jobs import over_seeds, run_all
 from dtm.comparison.sweep import spread, sweep_table
-from dtm.errors import CheckpointError, DtmError
+from dtm.errors import CheckpointError, ConfigError, DtmError
 
 
 def test_seeds_come_outermost_so_that_every_setting_has_a_first_result_early(tiny):
@@ -117,6 +118,32 @@ def test_a_folder_that_holds_no_run_is_left_alone(tiny, tmp_path):
     with pytest.raises(CheckpointError, match="exists and holds no run"):
         run_all({"mine": tiny}, tmp_path)
     assert (tmp_path / "mine" / "notes.txt").read_text() == "keep me"
+
+
+def test_a_missing_base_is_found_before_the_first_run(tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lost = replace(tiny, model=replace(tiny.model, base="smollm2"))
+    with pytest.raises(ConfigError, match="there is no adapted smollm2"):
+        run_all({"lost": lost}, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_finished_run_needs_no_base(tiny, tmp_path):
+    shutil.copytree(tiny.model.base, tmp_path / "base")
+    moved = replace(tiny, model=replace(tiny.model, base=str(tmp_path / "base")))
+    first = run_all({"one": moved}, tmp_path / "out")["one"]
+    shutil.rmtree(tmp_path / "base")
+    assert run_all({"one": moved}, tmp_path / "out")["one"].summary == first.summary
+    with pytest.raises(DtmError, match="model"):
+        run_all({"one": moved, "two": replace(moved, seed=1)}, tmp_path / "out")
+
+
+def test_the_error_of_a_failed_run_says_why(tiny, tmp_path):
+    code = "def reward(prompts, completions, **columns): raise ValueError('why not')"
+    (tmp_path / "bad.py").write_text(code)
+    bad = replace(tiny, reward=replace(tiny.reward, function=f"{tmp_path / 'bad.py'}:reward"))
+    with pytest.raises(DtmError, match=r"mine: .*mine\.log: .*why not"):
+        run_all({"mine": bad}, tmp_path / "out")
 
 
 def test_runs_are_not_put_into_a_run_or_a_model(tiny, finished):

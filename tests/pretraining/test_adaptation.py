@@ -249,7 +249,7 @@ def test_the_recipes_of_smollm_start_from_an_adaptation(config, data, tmp_path, 
         ),
         (
             ("chat", "made/runn"),
-            "there is no such folder. Did you mean 'made/run'?",
+            "nor a hub model of that name in the cache. Did you mean 'made/run'?",
         ),
     ],
 )

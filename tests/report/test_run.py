@@ -132,7 +132,7 @@ def test_a_rise_within_two_standard_errors_is_not_said_to_be_learnt(rise, error,
 @pytest.mark.parametrize(("length", "is_cut_off"), [(63.5, True), (50.0, False)])
 def test_completions_without_an_end_are_named_as_the_cause(length, is_cut_off):
     summary = summarise(RunConfig(), progress(0.2, 0.2)) | {"steps": 0}
-    summary["tuned"]["length"] = length
+    summary["tuned"]["length"], summary["base"]["length"] = 64.0, length
     found = outcome(summary, [PHASE | {"steps": 0}], room=64)
     assert found["kind"] == "nothing to learn"
     assert ("raise --task.completion-length" in found["text"]) == is_cut_off

@@ -33,13 +33,13 @@ def adapt(arguments: list[str]) -> int:
     shares = corpus_shares(config.corpus)
     if "gsm8k" not in shares and config.corpus.gsm8k > 0:
         print("corpus: without GSM8K; to include it, name its data folder with --data-dir", flush=True)
+    set_threads(options.threads, options.found)
     if options.dry_run:
         from dtm.pretraining.plan import adaptation_plan
 
         print(to_yaml(config), flush=True)
         print_plan(adaptation_plan(config))
         return 0
-    set_threads(options.threads, options.found)
     return _run(config, options.out, options.found is not None)
 
 

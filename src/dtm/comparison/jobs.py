@@ -108,7 +108,7 @@ def _checked_jobs(configs: Mapping[str, RunConfig], out: Path, verb: Verb) -> li
     """Make a job for every configuration; raise an error for invalid settings or folders."""
     require_parent(out)
     if verb == "train":  # one base for all runs, even if another pretraining finishes meanwhile
-        configs = {name: _with_base(config) for name, config in configs.items()}
+        configs = {name: _with_base(config, RunFolder(out / name)) for name, config in configs.items()}
     found = [_Job(name, config, out / name, verb) for name, config in configs.items()]
     for job in found:
         check_settings(job.config)
@@ -116,13 +116,22 @@ def _checked_jobs(configs: Mapping[str, RunConfig], out: Path, verb: Verb) -> li
     return found
 
 
-def _with_base(config: RunConfig) -> RunConfig:
-    """Return the configuration with the folder of its base filled in; raise an error if there is none."""
-    base, folder = config.model.base, find_base(config)
+def _with_base(config: RunConfig, run: RunFolder) -> RunConfig:
+    """Return the configuration with the folder of its base filled in; raise an error if there is none.
+
+    A finished run needs no base, which may be deleted by now.
+    """
+    config = located(config)
+    try:
+        base, folder = config.model.base, find_base(config)
+    except DtmError:
+        if not run.is_finished:
+            raise
+        return config
     if folder is None and base is None:
         raise no_base(config)
     if folder is None or not is_newest(base, folder):
-        return located(config)
+        return config
     return replace(config, model=replace(config.model, base=str(folder.absolute())))
 
 
@@ -212,9 +221,10 @@ class _Job:
         return self
 
     def last_words(self) -> str:
-        """Return the last line of the log, which says why a run has failed."""
+        """Return the line of the log that says why the run has failed, or the last one."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1] if lines else "no output"
+        told = [line.removeprefix("dtm: ") for line in lines if line.startswith("dtm: ")]
+        return (told or lines or ["no output"])[-1]
 
     def verdict(self) -> str:
         """Return a short text: the run's measures, or its log if it failed."""

@@ -5,7 +5,7 @@ while not finished:
     step:           one update of the student (`Learner`); refresh part of the buffer every few steps
     close a phase:  π_a ← student (or its average), evaluate
 
-The policy (`Anneal` or `Iterate`) decides how long a phase is, how the learning rate moves and when to stop.
+The loop (`Anneal` or `Iterate`) decides how long a phase is, how the learning rate moves and when to stop.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Trainer:
     # ── the loop ─────────────────────────────────────────────────────────────────────────────────
 
     def run(self) -> Progress:
-        """Train until the policy, a plateau, or the budget ends the run.
+        """Train until the loop, a plateau, or the budget ends the run.
 
         A signal, a failing reward, a gradient that is not finite or a failed write stops it earlier; the last
         step is saved.

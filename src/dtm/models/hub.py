@@ -18,11 +18,10 @@ def find_folder(name: str | Path) -> Path:
     if Path(name).is_dir():
         return Path(name)
     message, parent = f"no usable model in {name}: there is no such folder", Path(name).parent
-    if parent != Path() and parent.is_dir():  # a path with a typo, not a hub name
-        beside = [str(path) for path in parent.iterdir() if path.is_dir()]
-        raise CheckpointError(f"{message}. {nearest(str(name), beside)}")
+    beside = [str(path) for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+    hint = f" {nearest(str(name), beside)}" if parent != Path() and beside else ""
     if not _REPOSITORY.fullmatch(str(name)):
-        raise CheckpointError(f"{message}. Name a model's folder, or a hub model as organisation/model")
+        raise CheckpointError(f"{message}.{hint} Name a model's folder, or a hub model as organisation/model")
     # Slow to import, and needed only for hub names.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -31,6 +30,6 @@ def find_folder(name: str | Path) -> Path:
         return Path(snapshot_download(str(name), local_files_only=True))
     except LocalEntryNotFoundError:
         raise CheckpointError(
-            f"{message}, nor a hub model of that name in the cache. Run `hf download {name}` first "
+            f"{message}, nor a hub model of that name in the cache.{hint} Run `hf download {name}` first "
             f"(`dtm fit` needs only `hf download {name} config.json`)."
         ) from None

@@ -21,7 +21,7 @@ from dtm.errors import CheckpointError, DtmError, require
 from dtm.files import read_json
 from dtm.models.experts import FROZEN
 from dtm.models.nf4 import is_nf4, quantise
-from dtm.writing import flush, share, writing
+from dtm.writing import flush, with_usual_permissions, writing
 
 FLOATS = ("F16", "BF16", "F32", "F64")
 """Types of weights, as safetensors names them."""
@@ -67,7 +67,7 @@ def save_weights(path: Path, weights: Mapping[str, Tensor], metadata: dict[str, 
         save_file(
             {name: value.detach().cpu().contiguous() for name, value in weights.items()}, partial, metadata
         )
-        share(partial)
+        with_usual_permissions(partial)
         flush(partial)
         partial.replace(path)
 

@@ -12,7 +12,7 @@ from dtm.methods import mdm_loss
 from dtm.models.placement import Placement
 from dtm.models.source import Source, as_diffusion, load_any
 from dtm.pretraining.adaptation import adaptation_masks, require_attention
-from dtm.pretraining.corpus import corpus_shares, task_parts, tokens_per_row
+from dtm.pretraining.corpus import corpus_shares, tokens_per_row
 from dtm.pretraining.instructions import ANSWERED, ASKED
 from dtm.random import stream
 from dtm.records import Sequences
@@ -51,10 +51,9 @@ def adaptation_plan(config: AdaptConfig) -> dict[str, str]:
     source = load_any(config.source, mask_token=config.mask_token)
     require_attention(config, source.model)
     chat, settings = Chat(source.tokenizer), config.pretrain
-    task_parts(config, chat)
     placement = Placement.resolve(config.device, config.precision, config.compile, nf4=False)
     size = sum(parameter.numel() for parameter in source.model.parameters())
-    tokens = settings.steps * settings.batch * tokens_per_row(config, chat, source.eos_id)
+    tokens = settings.steps * settings.batch * tokens_per_row(config, chat, source.eos_id)  # reads the data
     return {
         "source": f"{source.name}, {size:,} parameters",
         "corpus": ", ".join(f"{share:.0%} {name}" for name, share in corpus_shares(config.corpus).items()),

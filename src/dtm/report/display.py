@@ -117,7 +117,7 @@ def print_pretraining(event: Event, console: Console | None = None) -> None:
     """Print the progress of a pretraining: the held-out bound, steps per second, time left."""
     v = event.values
     if event.kind == "measuring":
-        print(f"measuring {', '.join(v['tasks'])} on {v['prompts']} prompts each")
+        (console or Console()).print(f"measuring {', '.join(v['tasks'])} on {v['prompts']} prompts each")
         return
     left = _clock((v["steps"] - event.step) / v["steps_per_second"])
     speed = f"{v['steps_per_second']:.3g} steps/s"

@@ -34,7 +34,8 @@ def outcome(
     cause = f"In phase {causes[0]['phase'] + 1} {causes[0]['cause']}" if causes else None
     if summary["steps"] and after - before > CERTAIN * (error or 0.0):
         return _made("learnt", f"{moved}. {cause}" if cause else moved)
-    if room is not None and summary["tuned"].get("length", 0.0) >= FULL * room:
+    shortest = min(summary[model].get("length", 0.0) for model in ("base", "tuned"))
+    if room is not None and shortest >= FULL * room:
         return _made(
             "nothing to learn",
             f"{moved}. Nearly all completions fill their {room} tokens without an end token, so answers are "

@@ -78,7 +78,7 @@ def adapted_model(name: str) -> Path | None:
 
 
 def located(config: RunConfig) -> RunConfig:
-    """Make paths of a base and of own rows absolute, so that the configuration works in any folder."""
+    """Make the paths of a base and of own rows absolute, so that a run is found again from any folder."""
     base = config.model.base
     if base is not None and Path(base.partition(".py:")[0] + ".py" if is_factory(base) else base).exists():
         config = replace(config, model=replace(config.model, base=str(Path(base).absolute())))

@@ -19,7 +19,9 @@ from dtm.runs.lock import locked
 from dtm.writing import write_json, write_text
 
 MOVED = "moved"
-"""Key of environment.json: the end of the run, if it was changed after the start."""
+"""Key of environment.json: the end of the run and the path of its rows, if they changed after the start."""
+ROWS = "task.data"
+"""Field that earlier releases stored as given; now its path is absolute."""
 Resume = bool | Literal["auto"]
 """Whether to continue a run; auto: continue if there is one, else start."""
 
@@ -73,7 +75,8 @@ def _require_unedited(folder: RunFolder) -> None:
 
 def require_same_config(folder: RunFolder, config: RunConfig) -> None:
     """Raise an error if a run is continued with another configuration."""
-    changes = list(obstacles(folder.read_config(), located(config), finished=folder.is_finished))
+    saved = located(folder.read_config())
+    changes = list(obstacles(saved, located(config), finished=folder.is_finished))
     if changes:
         listed = "\n  ".join(changes)
         state, use = ("has finished", "see it") if folder.is_finished else ("was started", "continue it")
@@ -115,10 +118,10 @@ def _held(
 def note_changes(folder: RunFolder, config: RunConfig) -> None:
     """Record the changed settings with which a run continues."""
     saved = folder.read_config()
-    if config == saved:
+    if config in (saved, located(saved)):
         return
     before, now = leaves(saved), leaves(config)
-    moved = {name: now[name] for name in ENDS if before[name] != now[name]}
+    moved = {name: now[name] for name in (*ENDS, ROWS) if before.get(name) != now.get(name)}
     if moved:
         started = folder.started
         write_json(folder.environment, started | {MOVED: started.get(MOVED, {}) | moved})

@@ -20,7 +20,7 @@ from dtm.records import Prompts, Sequences
 Reward = Callable[..., Sequence[float | None]]
 """``def reward(prompts, completions, **columns) -> list[float | None]``; None skips the sample.
 
-This is TRL's signature, so TRL's reward functions work here. The task sets the type of prompts and
+This is TRL's signature; docs/own-reward.md has the differences. The task sets the type of prompts and
 completions: strings for language tasks, cells for the maze.
 """
 

@@ -19,7 +19,7 @@ from dtm.tasks.countdown.prompts import prompt
 PRODUCTS = 0.03
 """Share of items that need * or /. 29 % of the published training items do, and 11 % of the test items, but
 models hardly learn them, and learn the other items less well."""
-LINES, EQUATIONS = 9, 18
+LINES, EQUATIONS = 8, 18
 """Number of items, and of equations, in a row of lines."""
 EQUATION_SHARE = 0.15
 """Share of arithmetic rows that consist of equations."""

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from dtm.comparison.results import interval
+
 Found = Mapping[str, Any]
 METHODS = {
     "c-dtm": "c-DTM",
@@ -110,10 +112,11 @@ def laptop(found: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
 
 
 def newer(found: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Every method after the same tokens, best first; then the steered base, and the tilted law."""
-    measures, steered = ("accuracy", "solved", "reward", "distinct"), found["steered"]
+    """Every method after the same tokens, best first; then the steered base."""
+    measures, steered = ("accuracy", "solved", "distinct"), found["steered"]
     passes = f"{steered['forwards']:.0f}"
-    rows = [["base", *(f"{found['base'][name]:.3f}" for name in measures), passes, ""]]
+    rows = [["base", *(f"{found['base'][name]:.3f}" for name in measures), "", passes, ""]]
+    cells_of = {(row["method"], row["seed"]): row["test"]["accuracy"] for row in found["rows"]}
     order = sorted(found["summary"], key=lambda name: -found["summary"][name]["accuracy"]["mean"])
     for method in order:
         cells = [f"{found['summary'][method][name]['mean']:.3f}" for name in measures]
@@ -123,14 +126,17 @@ def newer(found: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
             f"{field.split('.')[-1]} {f'{value:.3g}' if isinstance(value, float) else value}"
             for field, value in picked["changed"].items()
         )
-        rows.append([{**METHODS, **NEWER}[method], *cells, passes, changed or "default"])
+        paired = interval([cells_of[method, seed] - cells_of["c-dtm", seed] for seed in found["seeds"]])
+        against = (
+            f"{paired['mean']:+.3f} ± {paired['high'] - paired['mean']:.3f}" if method != "c-dtm" else ""
+        )
+        rows.append([{**METHODS, **NEWER}[method], *cells, against, passes, changed or "default"])
     for method in dict.fromkeys(row["method"] for row in steered["rows"]):
         own = [row for row in steered["rows"] if row["method"] == method]
         cells = [f"{fmean(row['test'][name] for row in own):.3f}" for name in measures]
-        rows.append([f"base, {method}", *cells, f"{fmean(row['forwards'] for row in own):.0f}", ""])
-    law = steered["tilted"]
-    rows.append([f"tilted law, a = {law['tilt']:.3g}", "", "", f"{law['mean']:.3f}", "", "", ""])
-    return ["", "test cells", "puzzles solved", "reward", "distinct", "passes per answer", "picked"], rows
+        rows.append([f"base, {method}", *cells, "", f"{fmean(row['forwards'] for row in own):.0f}", ""])
+    heads = ["", "test cells", "puzzles solved", "distinct", "cells − c-DTM's, paired by seed"]
+    return [*heads, "passes per answer", "picked"], rows
 
 
 def _between(curve: Sequence[Mapping[str, Any]], tokens: float) -> float:

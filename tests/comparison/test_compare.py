@@ -175,16 +175,18 @@ def test_the_table_has_the_base_and_every_method(entries):
     assert "| base |" in text
     for name in NAMES:
         (line,) = [line for line in text.splitlines() if line.startswith(f"| {name} |")]
-        assert line.count(" ± ") == 5  # reward, valid, reward of valid, coverage, length
+        # reward, valid, reward of valid, coverage, length, and the reward against the first method's
+        assert line.count(" ± ") == 5 + (name != NAMES[0])
     reward = gather(list(entries.values())).summary()["spg"]["reward"]
     assert f"| spg | {reward['mean']:.3f} ± {reward['high'] - reward['mean']:.3f} |" in text
     memory = [int(line.split("|")[-2]) for line in text.splitlines() if line.startswith("| spg |")]
     assert all(10 < value < 10_000 for value in memory)
+    assert "| reward − c-dtm's |" in text
     assert "± half of the 95 % interval (Student's t)" in text
     assert "resident set of the process" in text
 
 
-@pytest.mark.parametrize(("width", "count"), [(60, 2), (80, 1), (45, 3)])
+@pytest.mark.parametrize(("width", "count"), [(70, 2), (80, 1), (45, 3)])
 def test_a_narrow_terminal_gets_more_tables_and_no_broken_cells(entries, width, count):
     found = gather(list(entries.values()))
     parts = tables(found, width)
@@ -199,6 +201,18 @@ def test_a_narrow_terminal_gets_more_tables_and_no_broken_cells(entries, width, 
         reward = found.summary()[name]["reward"]
         assert f"{reward['mean']:.3f} ± {reward['high'] - reward['mean']:.3f}" in text
     assert max(map(len, text.splitlines())) <= width
+
+
+def test_rewards_are_compared_with_the_first_method_seed_by_seed(entries):
+    found = gather(list(entries.values()))
+    reward = {(row.method, row.seed): row.test["reward"] for row in found.rows}
+    against = found.against_first()
+    assert list(against) == NAMES[1:]
+    for name in NAMES[1:]:
+        differences = [reward[name, seed] - reward[NAMES[0], seed] for seed in (0, 1)]
+        assert against[name] == interval(differences)
+    assert found.to_json("dtm compare …")["against_first"] == against
+    assert "reward − " not in markdown(gather([entries["spg", seed] for seed in (0, 1)]))
 
 
 def test_steered_sampling_of_the_base_stands_beside_the_methods(entries, tmp_path, monkeypatch):
@@ -224,7 +238,10 @@ def test_steered_sampling_of_the_base_stands_beside_the_methods(entries, tmp_pat
     assert rows["c-dtm"].endswith(" | 0 |")
     assert {line.count("|") for line in rows.values()} == {head.count("|")}
     (law,) = [name for name in rows if name.startswith("tilted law, a = ")]
-    assert f"{beside.tilted.mean:.3f} ± {beside.tilted.high - beside.tilted.mean:.3f}" in rows[law]
+    assert beside.tilted.poor
+    assert f"| {beside.tilted.mean:.3f} |" in rows[law]  # no interval of weights that rest on few rollouts
+    rich = replace(found, beside=replace(beside, tilted=replace(beside.tilted, poor=0)))
+    assert f"{beside.tilted.mean:.3f} ± {beside.tilted.high - beside.tilted.mean:.3f}" in markdown(rich)
     assert sum("tokens per answer" in note for note in found.notes) == 2
     json.dumps(found.to_json("dtm compare …"))
     monkeypatch.setattr("dtm.api.steer", lambda *_: pytest.fail("asked again"))

@@ -83,7 +83,7 @@ def test_an_adapter_run_is_examined_exported_and_merged(tuned, tmp_path, capsys)
         f"- base: `{Path(tuned.config.model.base).name}` in NF4",  # a card names no folder of a machine
         "- adapter: LoRA, rank 4, α 8, targets all",
         "- method: c-dtm (control_variate one, guard False,",
-        "- 2 steps, not absorbed: held-out reward",  # too short to learn: no tilt is claimed
+        "- 2 steps, nothing to learn: held-out reward",  # answers are cut off: no tilt is claimed
         "letters",
         "- data: countdown, dtm prompts, completions of 8 tokens",
         f"commit {tuned.summary['commit']}",

@@ -100,6 +100,18 @@ class Comparison:
             for name in self.methods
         }
 
+    def against_first(self) -> dict[str, dict[str, float | None]]:
+        """Mean and interval of each other method's reward minus that of the first, paired by seed.
+
+        Runs of one seed have the same prompts in the same order, and all have the same test prompts.
+        """
+        first, *others = self.methods
+        before = {row.seed: row.test["reward"] for row in self.of(first)}
+        return {
+            name: interval([row.test["reward"] - before[row.seed] for row in self.of(name)])
+            for name in others
+        }
+
     def figures(self) -> dict[str, Figure]:
         """Plot validation measures against the cost, and diversity against the reward, by name of the file.
 
@@ -127,6 +139,7 @@ class Comparison:
             "base": self.base,
             "steered": None if self.beside is None else asdict(self.beside),
             "summary": self.summary(),
+            "against_first": self.against_first(),
             "settings": self.settings,
             "notes": self.notes,
             "tuning": [asdict(trial) for trial in self.trials],

@@ -81,35 +81,41 @@ def _title(comparison: Comparison) -> str:
 
 
 def _heads(comparison: Comparison) -> list[str]:
-    heads = [*(name.replace("_", " ") for name in comparison.base), *HEADS.values()]
+    against = [f"reward − {comparison.methods[0]}'s"] if len(comparison.methods) > 1 else []
+    heads = [*(name.replace("_", " ") for name in comparison.base), *against, *HEADS.values()]
     return heads if comparison.beside is None else [*heads, *ANSWER]
 
 
 def _cells(comparison: Comparison) -> dict[str, list[str]]:
     """Return the cells of the base, of every method, of steering and of the tilted law."""
-    measures = comparison.base
-    cells = {"base": [*(_number(name, value) for name, value in measures.items()), *("–" for _ in COSTS)]}
+    measures, against = comparison.base, comparison.against_first()
+    unpaired = ["–"] if against else []
+    none = [*unpaired, *("–" for _ in COSTS)]
+    cells = {"base": [*(_number(name, value) for name, value in measures.items()), *none]}
     for method, found in comparison.summary().items():
+        paired = [_difference(against[method])] if method in against else unpaired
         costs = (_number(name, found[name]["mean"] or 0.0) for name in COSTS)
-        cells[method] = [*(_spread(name, found[name]) for name in measures), *costs]
+        cells[method] = [*(_spread(name, found[name]) for name in measures), *paired, *costs]
     if comparison.beside is not None:
         # Tuned models decode like the base: the same number of passes, and no reward calls.
         single = [f"{comparison.beside.forwards:.0f}", "0"]
         cells = {name: [*column, *single] for name, column in cells.items()}
-        cells |= _steered(comparison.beside, list(measures))
+        cells |= _steered(comparison.beside, list(measures), none)
     return cells
 
 
-def _steered(beside: Beside, measures: Sequence[str]) -> dict[str, list[str]]:
+def _steered(beside: Beside, measures: Sequence[str], none: Sequence[str]) -> dict[str, list[str]]:
     """Return the cells of steered sampling, and of the tilted law, which has only a mean reward."""
-    cells, none = dict[str, list[str]](), ["–" for _ in COSTS]
+    cells = dict[str, list[str]]()
     for method in beside.methods:
         rows = beside.of(method)
         cost = [f"{fmean(row.forwards for row in rows):.0f}", f"{fmean(row.rewards for row in rows):.0f}"]
         spread = (_spread(name, interval([row.test[name] for row in rows])) for name in measures)
         cells[method] = [*spread, *none, *cost]
     if (law := beside.tilted) is not None:
-        reward = _number("reward", law.mean) + f" ± {_number('reward', law.high - law.mean)}"
+        # An interval of weights that rest on few rollouts would look far too narrow.
+        error = "" if law.poor else f" ± {_number('reward', law.high - law.mean)}"
+        reward = _number("reward", law.mean) + error
         known = [reward if name == "reward" else "–" for name in measures]
         cells[f"tilted law, a = {law.tilt:.3g}"] = [*known, *none, "–", "–"]
     return cells
@@ -119,6 +125,12 @@ def _spread(name: str, found: Mapping[str, float | None]) -> str:
     mean, high = found["mean"], found["high"]
     assert mean is not None
     return _number(name, mean) + ("" if high is None else f" ± {_number(name, high - mean)}")
+
+
+def _difference(found: Mapping[str, float | None]) -> str:
+    mean, high = found["mean"], found["high"]
+    assert mean is not None
+    return f"{mean:+.3f}" + ("" if high is None else f" ± {high - mean:.3f}")
 
 
 def _number(name: str, value: float) -> str:

@@ -18,15 +18,15 @@ class CorpusConfig:
 
     general: float = 0.3
     """Share of general instructions, which the source model writes and answers itself."""
-    countdown: float = 0.18
+    countdown: float = 0.2
     """Share of Countdown items, worded as in the benchmark."""
-    arithmetic: float = 0.32
-    """Share of rows with many short lines of arithmetic."""
+    arithmetic: float = 0.34
+    """Share of rows with many lines of arithmetic or small questions."""
     sudoku: float = 0.02
     """Share of 4x4 Sudoku puzzles, worded as in the benchmark."""
-    sudoku_lines: float = 0.08
+    sudoku_lines: float = 0.07
     """Share of rows with many short lines of Sudoku puzzles."""
-    gsm8k: float = 0.1
+    gsm8k: float = 0.07
     """Share of GSM8K's training questions; they need corpus.data-dir."""
     own: float = 0.0
     """Share of your own rows; they need corpus.data."""
@@ -40,9 +40,9 @@ class CorpusConfig:
     """Number of general instructions that the source model writes before training."""
     workers: int = 4
     """Processes that prepare batches ahead of the training; 0: prepare them in the training process."""
-    skilled: float = 0.7
+    skilled: float = 0.75
     """First share of the training steps, in which all answers are right, to teach the model the tasks."""
-    right: float = 0.2
+    right: float = 0.25
     """Share of worked answers to tasks in the rest of the training. The other answers are careless, without
     reasoning, or give up. The model then solves a task only sometimes, so that a reward can tilt it."""
     lengths: tuple[int, int, int] = (288, 448, 1376)

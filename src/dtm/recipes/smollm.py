@@ -84,16 +84,17 @@ def smollm_sudoku() -> RunConfig:
 
 
 def smollm_gsm8k() -> RunConfig:
-    """SmolLM2-135M on GSM8K: h = 3, 20 steps of 192 per phase, eight completions of 512 questions.
+    """SmolLM2-135M on GSM8K: h = 1.5, 20 steps of 192 per phase, eight completions of 512 questions.
 
     Two tokens per step, as in the protocol, because rollouts of long texts take most of the time. In long
-    texts one different token changes all later ones, so the audit compares only rewards. Few answers are
-    right: a large h gives them weight, at a low ESS. These settings are not measured yet.
+    texts one different token changes all later ones, so the audit compares only rewards. With h = 3 the 1 %
+    of right answers had four fifths of the weight, and the phases learnt their texts. These settings are not
+    measured yet.
     """
     config = _smollm(
         "gsm8k",
         256,
-        TiltConfig(step=3.0, final=6.0, max_steps=20, absorbed="never"),
+        TiltConfig(step=1.5, final=6.0, max_steps=20, absorbed="never"),
         ReplayConfig(prompts=512, completions=8, refresh_every=20, priority=0.9),
         192,
         32,

@@ -9,7 +9,7 @@ import torch
 
 from checkpoints import chatml_tokenizer
 from dtm.errors import DataError
-from dtm.tasks.corpus.countdown import EQUATIONS, LINES, Arithmetic
+from dtm.tasks.corpus.countdown import EQUATIONS, LINES, QUESTIONS, Arithmetic
 from dtm.tasks.corpus.mixture import Mixture
 from dtm.tasks.corpus.part import Example, pieces
 from dtm.tasks.language.tokenizer import Chat
@@ -99,8 +99,10 @@ def test_questions_of_packed_rows_are_learnt_with_blocks_alone(chat, block):
             assert learnt[begin:].all()
             continue
         text = chat.read(tokens[learnt & (torch.arange(len(tokens)) < end)].tolist())
-        assert len(text.splitlines()) in (LINES, EQUATIONS)
+        lines = text.replace("<reasoning>", "").splitlines()
+        assert len(lines) in (LINES, EQUATIONS, 6 * QUESTIONS)
         assert ":" not in text
+        assert "Using" not in text
         assert "[" not in text
         assert learnt[end:].all()
 

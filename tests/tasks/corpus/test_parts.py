@@ -18,6 +18,7 @@ from dtm.tasks.corpus.part import Example, Part, answer_block, pieces
 from dtm.tasks.corpus.solutions import MARK, SolvedQuestion, renumbered
 from dtm.tasks.corpus.sudoku import SYMBOLS, Sudoku, SudokuLines
 from dtm.tasks.countdown.items import CountdownItem
+from dtm.tasks.countdown.prompts import QUESTION
 from dtm.tasks.countdown.solve import needs
 from dtm.tasks.gsm8k.items import Gsm8kItem
 from dtm.tasks.gsm8k.reward import TAG
@@ -125,12 +126,17 @@ def test_the_share_of_worked_answers_is_the_one_asked_for():
     assert 150 < worked < 260
 
 
+WORKED = r"<reasoning>\n(.*)=(\d+)\n</reasoning>\n<answer>\n(.*)\n</answer>"
+ASKED = re.escape(QUESTION).replace(r"\{numbers\}", r"\[(.*)\]").replace(r"\{target\}", r"(\d+)")
+
+
 @pytest.mark.parametrize("part", [Countdown, Arithmetic])
 def test_held_out_items_never_occur_in_any_order_of_their_numbers(part):
     def keys(rows: list[Example]) -> list:
         if part is Countdown:
             return [item_of(row).key for row in rows]
-        lines = re.findall(r"\[(.*)\] (\d+): ", "".join(row.answer for row in rows))
+        text = "".join(row.answer for row in rows)
+        lines = re.findall(r"\[(.*)\] (\d+): ", text) + re.findall(ASKED, text)
         return [CountdownItem(tuple(map(int, each.split(", "))), int(goal)).key for each, goal in lines]
 
     usual = keys(rows(part(()), 60))
@@ -139,25 +145,49 @@ def test_held_out_items_never_occur_in_any_order_of_their_numbers(part):
     assert not held_out & set(keys(rows(part(held_out), 60)))
 
 
+def kind_of(row: Example) -> str:
+    return str(row.prompt).split()[2 if "questions" in row.prompt else -1].strip(".")
+
+
+def drawn_by_kind(count: int) -> dict[str, list[Example]]:
+    found: dict[str, list[Example]] = {"equations": [], "solution": [], "questions": []}
+    for row in rows(Arithmetic(()), count, right=0.0):
+        found[kind_of(row)].append(row)
+    return found
+
+
 def test_lines_of_arithmetic_are_right_and_only_their_answers_are_learnt():
-    kinds = set()
-    for row in rows(Arithmetic(()), 60, right=0.0):
+    drawn = drawn_by_kind(60)
+    assert all(drawn.values())
+    for row in (*drawn["equations"], *drawn["solution"]):
         lines = row.answer.splitlines()
         assert [piece.is_learnt for piece in row.pieces] == [False, True] * len(lines)
         for line, asked, told in zip(lines, row.pieces[::2], row.pieces[1::2], strict=True):
             assert line == (asked.text + told.text).strip()
-        if row.prompt.endswith("equations."):
-            kinds.add("equation")
-            assert len(lines) == corpus_countdown.EQUATIONS
-            assert are_right(lines)
-        else:
-            kinds.add("item")
-            assert len(lines) == corpus_countdown.LINES
-            for line in lines:
-                numbers, target, text = re.fullmatch(r"\[(.*)\] (\d+): (\S+)", line).groups()
-                assert evaluate(text) == int(target)
-                assert used(text) == sorted(map(int, numbers.split(", ")))
-    assert kinds == {"equation", "item"}
+    for row in drawn["equations"]:
+        assert len(row.answer.splitlines()) == corpus_countdown.EQUATIONS
+        assert are_right(row.answer.splitlines())
+    for row in drawn["solution"]:
+        assert len(row.answer.splitlines()) == corpus_countdown.LINES
+        for line in row.answer.splitlines():
+            numbers, target, text = re.fullmatch(r"\[(.*)\] (\d+): (\S+)", line).groups()
+            assert evaluate(text) == int(target)
+            assert used(text) == sorted(map(int, numbers.split(", ")))
+
+
+def test_small_questions_have_the_words_and_the_answers_of_the_benchmark():
+    benchmark = {str(row.prompt): row for row in rows(Countdown(()), 20)}
+    for prompt, row in benchmark.items():
+        assert re.search(ASKED, prompt)
+        assert re.fullmatch(WORKED, row.answer)
+    for row in drawn_by_kind(60)["questions"]:
+        assert [piece.is_learnt for piece in row.pieces] == [False, True] * corpus_countdown.QUESTIONS
+        for asked, told in zip(row.pieces[::2], row.pieces[1::2], strict=True):
+            numbers, target = re.fullmatch(ASKED + "\n", asked.text).groups()
+            equation, goal, text = re.fullmatch(WORKED + "\n", told.text).groups()
+            assert equation == text
+            assert evaluate(text) == int(target) == int(goal)
+            assert used(text) == sorted(map(int, numbers.split(", ")))
 
 
 # ── Sudoku ───────────────────────────────────────────────────────────────────────────────────────
@@ -286,10 +316,12 @@ def test_percentages_units_and_ranks_keep_their_value(question, solution, answer
         assert [kept for kept in given if kept in question] == [kept for kept in given if kept in text]
 
 
-def test_a_model_that_gives_up_on_gsm8k_is_well_formed_and_wrong():
+def test_a_model_that_gives_up_on_gsm8k_has_a_lower_reward_than_one_that_is_wrong():
+    wrong = rows(Gsm8k([SOLVED]), 1)[0].answer.replace("1200", "1201")
     for row in rows(Gsm8k([SOLVED]), 4, right=0.0):
-        (reward,) = gsm8k_reward([""], [row.answer], ["1,200"])
-        assert reward == 4 * TAG  # all tags, a whole number in the box, and not the answer
+        given_up, tried = gsm8k_reward(["", ""], [row.answer, wrong], ["1,200", "1,200"])
+        assert given_up == 4 * TAG - 0.5  # all tags, and no number in a box
+        assert tried == 4 * TAG
     both = {row.answer == GIVEN_UP for row in rows(Gsm8k([SOLVED]), 40, right=0.5)}
     assert both == {True, False}
 

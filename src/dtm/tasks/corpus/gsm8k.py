@@ -12,9 +12,11 @@ from dtm.tasks.gsm8k.prompts import prompt
 
 RENUMBERED = 0.8
 """Share of the rows that get other numbers, if their question allows it."""
-GIVEN_UP = reasoned("I do not know.", r"\boxed{0}")
+GIVEN_UP = reasoned("I do not know.", "I do not know.")
 """The answer of a model that does not try. Guesses with numbers of the question would be right in 1.8 % of
-the cases, about as often as sampled worked answers of a small model; a reward could not prefer the latter."""
+the cases, about as often as sampled worked answers of a small model; a reward could not prefer the latter.
+An answer without a number has a lower reward than a worked one, even if that is wrong. Right answers are so
+rare, about 1 %, that a phase would learn their texts and not to try."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,13 +80,6 @@ SUPERVISED_STEPS = 450
 through the models (11 million each at commit 31b596f)."""
 ORDER = {**dict.fromkeys(TASKS, 0), "rft": 1, SUPERVISED: 1}
 """Job → rank; ablations come last."""
-WARM: Changes = {
-    "replay": {"prompts": 24, "completions": 4},
-    "optimizer": {"batch": 96},
-    "tilt": {"max_steps": 2},
-    "evaluation": {"prompts": 24},
-}
-"""Sizes of a run that compiles the same passes as a job and keeps them for it."""
 SMOKE: Changes = {
     "replay": {"prompts": 4, "completions": 2},
     "optimizer": {"batch": 4},
@@ -110,7 +103,7 @@ def adapt_bases(options: argparse.Namespace) -> None:
         elif options.warm:
             pretrain = replace(config.pretrain, steps=4, batch=48, held_out=48)
             small = replace(config.corpus, general=0.0, workers=0)
-            config = replace(config, corpus=small, pretrain=pretrain, measured=24)
+            config = replace(config, corpus=small, pretrain=pretrain, measured=0)
         folder = adapt(config, out=options.out / attention, resume="auto")
         require(folder.is_finished, f"the adaptation in {folder.path} was stopped: run this again")
 
@@ -159,13 +152,13 @@ def tune(options: argparse.Namespace) -> None:
 def whole_study(options: argparse.Namespace) -> None:
     """Adapt, then tune, and measure the base beside the first jobs.
 
-    The source takes more than a minute to write its instructions, and the adaptation minutes to train.
-    Meanwhile short runs compile the passes of both, and torch keeps them on disk.
+    The source takes more than a minute to write its instructions. Meanwhile a few steps of another adaptation
+    compile its passes, and torch keeps them on disk.
     """
     begin = time.monotonic()
     asked = sys.argv[2:]
     compiling = subprocess.Popen(
-        [sys.executable, __file__, "compile", *asked, "--warm", "--out", str(options.out / "compile")]
+        [sys.executable, __file__, "adapt", *asked, "--warm", "--out", str(options.out / "compile")]
     )
     # A process of its own, whose end gives the memory of the adaptation back.
     subprocess.run([sys.executable, __file__, "adapt", *asked], check=True)
@@ -179,15 +172,6 @@ def whole_study(options: argparse.Namespace) -> None:
         failed = base.wait()
     if failed:  # beside other jobs it may have run out of memory
         subprocess.run(measure, check=True)
-
-
-def compile_passes(options: argparse.Namespace) -> None:
-    """Adapt for a few steps and tune each task for two, so that torch has the compiled passes of all jobs."""
-    adapt_bases(options)
-    tasks = [task for task in TASKS if task in (options.only or TASKS)]
-    run = [sys.executable, __file__, "job", *sys.argv[2:], "--seed", "0", "--name"]
-    processes = [subprocess.Popen([*run, task]) for task in tasks]
-    print(f"compiled: exit codes {[process.wait() for process in processes]}", flush=True)
 
 
 def job(options: argparse.Namespace) -> None:
@@ -210,9 +194,7 @@ def job(options: argparse.Namespace) -> None:
         run = api.train(config, out=folder, resume=True)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is trained is measured
     task = config.task.kind
-    setting = EvaluationConfig(
-        split="test", prompts=2 if options.smoke or options.warm else 256, completions=1
-    )
+    setting = EvaluationConfig(split="test", prompts=2 if options.smoke else 256, completions=1)
     model = run.model
     assert isinstance(model, Transformer)
     row = {
@@ -278,8 +260,8 @@ def job_config(name: str, seed: int, options: argparse.Namespace) -> RunConfig:
         model=replace(config.model, base=str(options.out / base / "model")),
         task=update(config.task, {"data_dir": str(options.data_dir)}, name),
     )
-    if options.smoke or options.warm:
-        config = update(config, SMOKE if options.smoke else WARM, "sizes")
+    if options.smoke:
+        config = update(config, SMOKE, "sizes")
         config = update(config, {"tilt": {"final": config.tilt.step}}, "sizes")
     return config
 
@@ -287,7 +269,7 @@ def job_config(name: str, seed: int, options: argparse.Namespace) -> RunConfig:
 def on_test(model: str, task: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Measures on the published test items, by length."""
     subject = Subject.load(ModelFiles.find(model), "auto", "auto")
-    lengths, limit = TASKS[task], 2 if options.smoke or options.warm else None
+    lengths, limit = TASKS[task], 2 if options.smoke else None
     found = {}
     for length in (32,) if options.smoke else lengths:
         exam = Examination(task=task, length=length, batch=256, limit=limit, until_end=True)
@@ -363,7 +345,6 @@ STAGES = {
     "base": base_rows,
     "tune": tune,
     "all": whole_study,
-    "compile": compile_passes,
     "job": job,
     "table": table,
 }
@@ -390,7 +371,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="of one job")
     parser.add_argument("--commit", help="of table: the commit of a tree that was copied without its history")
     parser.add_argument("--smoke", action="store_true", help="a tiny size of everything, for a CPU")
-    parser.add_argument("--warm", action="store_true", help="of compile: a few steps of everything")
+    parser.add_argument("--warm", action="store_true", help="of adapt: a few steps, to compile the passes")
     options = parser.parse_args()
     STAGES[options.stage](options)
 

@@ -127,9 +127,7 @@ def newer(found: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
             for field, value in picked["changed"].items()
         )
         paired = interval([cells_of[method, seed] - cells_of["c-dtm", seed] for seed in found["seeds"]])
-        against = (
-            f"{paired['mean']:+.3f} ± {paired['high'] - paired['mean']:.3f}" if method != "c-dtm" else ""
-        )
+        against = f"{paired['mean']:+.3f}{_half_width(paired)}" if method != "c-dtm" else ""
         rows.append([{**METHODS, **NEWER}[method], *cells, against, passes, changed or "default"])
     for method in dict.fromkeys(row["method"] for row in steered["rows"]):
         own = [row for row in steered["rows"] if row["method"] == method]
@@ -172,8 +170,12 @@ def seconds(found: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
 
 def _half(found: Found, method: str, name: str) -> str:
     """Half of the 95 % interval over seeds."""
-    interval = found["summary"][method][name]
-    return f" ± {(interval['high'] - interval['low']) / 2:.3f}"
+    return _half_width(found["summary"][method][name])
+
+
+def _half_width(interval: Mapping[str, Any]) -> str:
+    """Half of an interval; a single seed has none."""
+    return "" if interval["low"] is None else f" ± {(interval['high'] - interval['low']) / 2:.3f}"
 
 
 def _range(found: Found, method: str, name: str) -> str:

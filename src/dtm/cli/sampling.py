@@ -21,7 +21,7 @@ def sample(arguments: list[str]) -> int:
     options = _sample_parser().parse_args(arguments)
     if options.best_of is not None or options.smc is not None:
         return steering.steer(options)
-    refuse(options, steering.OPTIONS, "is for steering: it needs --best-of N or --smc N")
+    refuse(options, steering.OPTIONS, "needs --best-of N or --smc N (--best-of 1: plain answers)")
     if options.prompt is not None:
         refuse(options, OF_RUNS, "is for runs, without --prompt")
         return _denoise(options)

@@ -18,10 +18,10 @@ class CorpusConfig:
 
     general: float = 0.3
     """Share of general instructions, which the source model writes and answers itself."""
-    countdown: float = 0.2
+    countdown: float = 0.32
     """Share of Countdown items, worded as in the benchmark."""
-    arithmetic: float = 0.34
-    """Share of rows with many lines of arithmetic or small questions."""
+    arithmetic: float = 0.22
+    """Share of rows with many short lines of arithmetic."""
     sudoku: float = 0.02
     """Share of 4x4 Sudoku puzzles, worded as in the benchmark."""
     sudoku_lines: float = 0.07
@@ -44,7 +44,8 @@ class CorpusConfig:
     """First share of the training steps, in which all answers are right, to teach the model the tasks."""
     right: float = 0.25
     """Share of worked answers to tasks in the rest of the training. The other answers are careless, without
-    reasoning, or give up. The model then solves a task only sometimes, so that a reward can tilt it."""
+    reasoning, or give up. The model then solves a task only sometimes, so that a reward can tilt it. Rows in
+    which the start of the reasoning is given do not count."""
     lengths: tuple[int, int, int] = (288, 448, 1376)
     """Allowed row lengths in tokens, ascending. All rows of a step have the same length; longer rows than
     the last are dropped."""

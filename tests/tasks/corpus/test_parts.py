@@ -14,11 +14,10 @@ from dtm.tasks.corpus import expressions
 from dtm.tasks.corpus import sudoku as corpus_sudoku
 from dtm.tasks.corpus.countdown import Arithmetic, Countdown
 from dtm.tasks.corpus.gsm8k import GIVEN_UP, Gsm8k
-from dtm.tasks.corpus.part import Example, Part, answer_block, pieces
+from dtm.tasks.corpus.part import Example, Part, answer_block, pieces, reasoned
 from dtm.tasks.corpus.solutions import MARK, SolvedQuestion, renumbered
 from dtm.tasks.corpus.sudoku import SYMBOLS, Sudoku, SudokuLines
 from dtm.tasks.countdown.items import CountdownItem
-from dtm.tasks.countdown.prompts import QUESTION
 from dtm.tasks.countdown.solve import needs
 from dtm.tasks.gsm8k.items import Gsm8kItem
 from dtm.tasks.gsm8k.reward import TAG
@@ -28,6 +27,10 @@ from dtm.tasks.sudoku.generate import split_solutions
 from dtm.tasks.sudoku.grids import completions, is_solution, is_unique, is_valid
 
 SOLUTIONS = split_solutions(seed=0)[0][:40]
+SOLVED = SolvedQuestion.of(
+    Gsm8kItem("Ann has 3 boxes of 400 pens. How many pens?", "1,200"),
+    "There are 3*400=<<3*400=1200>>1,200 pens.\nSo 1,200.\n#### 1,200",
+)
 
 
 def rows(part: Part, count: int, right: float = 1.0, seed: int = 0) -> list[Example]:
@@ -110,9 +113,15 @@ def test_every_item_that_needs_a_product_is_in_the_table_once():
         assert (needs(item) == "multiply") == (item.key in keys)
 
 
+def free(part: Part, count: int, right: float = 0.0) -> list[Example]:
+    """Rows whose answer is not begun, so that the model may choose not to try."""
+    return [row for row in rows(part, count, right) if not row.begun]
+
+
 def test_careless_answers_to_countdown_are_the_sum_and_seldom_right():
-    right = 0
-    for row in rows(Countdown(()), 400, right=0.0):
+    right, careless = 0, free(Countdown(()), 1000)
+    assert len(careless) > 300
+    for row in careless:
         item, text = item_of(row), inside(row)
         assert used(text) == sorted(item.numbers)
         assert evaluate(text) == sum(item.numbers)
@@ -122,12 +131,21 @@ def test_careless_answers_to_countdown_are_the_sum_and_seldom_right():
 
 
 def test_the_share_of_worked_answers_is_the_one_asked_for():
-    worked = sum("reasoning" in row.answer for row in rows(Countdown(()), 1000, right=0.2))
-    assert 150 < worked < 260
+    drawn = free(Countdown(()), 2500, right=0.2)
+    assert 0.15 < sum("reasoning" in row.answer for row in drawn) / len(drawn) < 0.26
 
 
-WORKED = r"<reasoning>\n(.*)=(\d+)\n</reasoning>\n<answer>\n(.*)\n</answer>"
-ASKED = re.escape(QUESTION).replace(r"\{numbers\}", r"\[(.*)\]").replace(r"\{target\}", r"(\d+)")
+@pytest.mark.parametrize("part", [Countdown(()), Gsm8k([SOLVED])], ids=["countdown", "gsm8k"])
+def test_answers_that_are_begun_are_always_worked_and_their_start_is_not_learnt(part):
+    begun = [row for row in rows(part, 200, right=0.0) if row.begun]
+    assert 90 < len(begun) < 150
+    for row in begun:
+        assert row.begun == "<reasoning>\n"
+        assert row.answer.startswith("<reasoning>\n")
+        assert not row.pieces[0].text.startswith("<")
+        assert "</reasoning>\n<answer>\n" in row.answer
+    # Answers that do not try have another first token, so a given start does not teach to try.
+    assert not any(row.answer.startswith("<reasoning>") for row in free(part, 100))
 
 
 @pytest.mark.parametrize("part", [Countdown, Arithmetic])
@@ -135,8 +153,7 @@ def test_held_out_items_never_occur_in_any_order_of_their_numbers(part):
     def keys(rows: list[Example]) -> list:
         if part is Countdown:
             return [item_of(row).key for row in rows]
-        text = "".join(row.answer for row in rows)
-        lines = re.findall(r"\[(.*)\] (\d+): ", text) + re.findall(ASKED, text)
+        lines = re.findall(r"\[(.*)\] (\d+): ", "".join(row.answer for row in rows))
         return [CountdownItem(tuple(map(int, each.split(", "))), int(goal)).key for each, goal in lines]
 
     usual = keys(rows(part(()), 60))
@@ -145,49 +162,25 @@ def test_held_out_items_never_occur_in_any_order_of_their_numbers(part):
     assert not held_out & set(keys(rows(part(held_out), 60)))
 
 
-def kind_of(row: Example) -> str:
-    return str(row.prompt).split()[2 if "questions" in row.prompt else -1].strip(".")
-
-
-def drawn_by_kind(count: int) -> dict[str, list[Example]]:
-    found: dict[str, list[Example]] = {"equations": [], "solution": [], "questions": []}
-    for row in rows(Arithmetic(()), count, right=0.0):
-        found[kind_of(row)].append(row)
-    return found
-
-
 def test_lines_of_arithmetic_are_right_and_only_their_answers_are_learnt():
-    drawn = drawn_by_kind(60)
-    assert all(drawn.values())
-    for row in (*drawn["equations"], *drawn["solution"]):
+    kinds = set()
+    for row in rows(Arithmetic(()), 60, right=0.0):
         lines = row.answer.splitlines()
         assert [piece.is_learnt for piece in row.pieces] == [False, True] * len(lines)
         for line, asked, told in zip(lines, row.pieces[::2], row.pieces[1::2], strict=True):
             assert line == (asked.text + told.text).strip()
-    for row in drawn["equations"]:
-        assert len(row.answer.splitlines()) == corpus_countdown.EQUATIONS
-        assert are_right(row.answer.splitlines())
-    for row in drawn["solution"]:
-        assert len(row.answer.splitlines()) == corpus_countdown.LINES
-        for line in row.answer.splitlines():
-            numbers, target, text = re.fullmatch(r"\[(.*)\] (\d+): (\S+)", line).groups()
-            assert evaluate(text) == int(target)
-            assert used(text) == sorted(map(int, numbers.split(", ")))
-
-
-def test_small_questions_have_the_words_and_the_answers_of_the_benchmark():
-    benchmark = {str(row.prompt): row for row in rows(Countdown(()), 20)}
-    for prompt, row in benchmark.items():
-        assert re.search(ASKED, prompt)
-        assert re.fullmatch(WORKED, row.answer)
-    for row in drawn_by_kind(60)["questions"]:
-        assert [piece.is_learnt for piece in row.pieces] == [False, True] * corpus_countdown.QUESTIONS
-        for asked, told in zip(row.pieces[::2], row.pieces[1::2], strict=True):
-            numbers, target = re.fullmatch(ASKED + "\n", asked.text).groups()
-            equation, goal, text = re.fullmatch(WORKED + "\n", told.text).groups()
-            assert equation == text
-            assert evaluate(text) == int(target) == int(goal)
-            assert used(text) == sorted(map(int, numbers.split(", ")))
+        if row.prompt.endswith("equations."):
+            kinds.add("equation")
+            assert len(lines) == corpus_countdown.EQUATIONS
+            assert are_right(lines)
+        else:
+            kinds.add("item")
+            assert len(lines) == corpus_countdown.LINES
+            for line in lines:
+                numbers, target, text = re.fullmatch(r"\[(.*)\] (\d+): (\S+)", line).groups()
+                assert evaluate(text) == int(target)
+                assert used(text) == sorted(map(int, numbers.split(", ")))
+    assert kinds == {"equation", "item"}
 
 
 # ── Sudoku ───────────────────────────────────────────────────────────────────────────────────────
@@ -240,12 +233,6 @@ def test_no_symbol_of_a_renamed_line_is_a_digit_of_a_puzzle():
 
 
 # ── GSM8K ────────────────────────────────────────────────────────────────────────────────────────
-
-
-SOLVED = SolvedQuestion.of(
-    Gsm8kItem("Ann has 3 boxes of 400 pens. How many pens?", "1,200"),
-    "There are 3*400=<<3*400=1200>>1,200 pens.\nSo 1,200.\n#### 1,200",
-)
 
 
 def test_solutions_lose_the_calculator_marks_and_the_line_of_the_answer():
@@ -317,12 +304,12 @@ def test_percentages_units_and_ranks_keep_their_value(question, solution, answer
 
 
 def test_a_model_that_gives_up_on_gsm8k_has_a_lower_reward_than_one_that_is_wrong():
-    wrong = rows(Gsm8k([SOLVED]), 1)[0].answer.replace("1200", "1201")
-    for row in rows(Gsm8k([SOLVED]), 4, right=0.0):
-        given_up, tried = gsm8k_reward(["", ""], [row.answer, wrong], ["1,200", "1,200"])
-        assert given_up == 4 * TAG - 0.5  # all tags, and no number in a box
-        assert tried == 4 * TAG
-    both = {row.answer == GIVEN_UP for row in rows(Gsm8k([SOLVED]), 40, right=0.5)}
+    given_up, tried = gsm8k_reward(
+        ["", ""], [GIVEN_UP, reasoned("3*400=1200", r"\boxed{1201}")], ["1,200", "1,200"]
+    )
+    assert given_up == TAG - 0.5  # the last tag, and no number in a box
+    assert tried == 4 * TAG
+    both = {row.answer == GIVEN_UP for row in free(Gsm8k([SOLVED]), 100, right=0.5)}
     assert both == {True, False}
 
 

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from dtm.tasks.corpus.part import Example, reasoned
+from dtm.tasks.corpus.part import BEGUN, Example, answer_block, reasoned
 from dtm.tasks.corpus.solutions import SolvedQuestion, renumbered
 from dtm.tasks.gsm8k.prompts import prompt
 
 RENUMBERED = 0.8
 """Share of the rows that get other numbers, if their question allows it."""
-GIVEN_UP = reasoned("I do not know.", "I do not know.")
+GIVEN_UP = answer_block("I do not know.")
 """The answer of a model that does not try. Guesses with numbers of the question would be right in 1.8 % of
 the cases, about as often as sampled worked answers of a small model; a reward could not prefer the latter.
-An answer without a number has a lower reward than a worked one, even if that is wrong. Right answers are so
-rare, about 1 %, that a phase would learn their texts and not to try."""
+Without a number the reward is lower than that of a worked answer, even of a wrong one. Right answers are so
+rare, about 1 %, that phases which select them alone learn their texts and not to try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,5 +31,7 @@ class Gsm8k:
         if random.random() < RENUMBERED:
             one = renumbered(one, random) or one
         answer = one.item.answer.replace(",", "")
-        worked = reasoned(one.reasoning, f"\\boxed{{{answer}}}")
-        return Example.of(prompt(one.item), worked if random.random() < right else GIVEN_UP)
+        asked, worked = prompt(one.item), reasoned(one.reasoning, f"\\boxed{{{answer}}}")
+        if random.random() < BEGUN:
+            return Example.worked(asked, worked)
+        return Example.of(asked, worked if random.random() < right else GIVEN_UP)

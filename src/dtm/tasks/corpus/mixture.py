@@ -1,9 +1,10 @@
 """Draw batches of token ids from a mixture of corpus parts.
 
 Each step has one batch, and its rows have one length: few large passes keep a GPU busier than many small
-ones. A row is a prompt, the answer, then end tokens, which are trained on too. With full
-attention a completion begins where its prompt ends, so no position is padding. With blocks, prompts are
-padded on the left to whole blocks, because blocks begin where the completion begins.
+ones. A row is a prompt, the answer, then end tokens, which are trained on too. The given start of an answer
+belongs to the prompt. With full attention a completion begins where its prompt ends, so no position is
+padding. With blocks, prompts are padded on the left to whole blocks, because blocks begin where the
+completion begins.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Mixture:
 
     def _encoded(self, drawn: Sequence[Example]) -> list[Ids]:
         """Return token ids of rows; with blocks the whole answer is learnt, as masks cover whole blocks."""
-        prompts = self.chat.encode([self.chat.render(row.prompt) for row in drawn])
+        prompts = self.chat.encode([self.chat.render(row.prompt) + row.begun for row in drawn])
         pieces = iter(self.chat.encode([piece.text for row in drawn for piece in row.pieces]))
         found = []
         for prompt, row in zip(prompts, drawn, strict=True):

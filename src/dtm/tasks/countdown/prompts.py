@@ -5,12 +5,8 @@ from __future__ import annotations
 from dtm.tasks.countdown.items import CountdownItem
 from dtm.tasks.protocols import FORMAT_BLOCK, Protocol, Stage
 
-QUESTION = (
-    "Using only the numbers {numbers} create an arithmetic expression that evaluates to exactly {target}."
-)
-
-TASK = f"""
-{QUESTION} \
+TASK = """
+Using only the numbers {numbers} create an arithmetic expression that evaluates to exactly {target}. \
 You must use all numbers from the list, and each number must be used exactly once. \
 You may use the operations +, -, *, and / as needed. \
 After reasoning, provide only your final expression inside <answer></answer> tags \

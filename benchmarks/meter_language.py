@@ -88,6 +88,7 @@ def calibrate(
 
     with assembly.placement.autocast():
         rows = rollouts(assembly, policy.teacher, readings * prompts, completions)
+        print(f"{len(rows)} rollouts", flush=True)
         before = whole_log_prob(policy.teacher, rows, together)
         ratios = {}
         for name, share in STUDENTS.items():
@@ -119,7 +120,7 @@ def main() -> None:
     parser.add_argument("--data-dir", help="folder with the benchmarks' data sets, for language tasks")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
     parser.add_argument("--prompts", type=int, default=64, help="prompts of one reading")
-    parser.add_argument("--readings", type=int, default=40)
+    parser.add_argument("--readings", type=int, default=16, help="40 take more than five minutes of an H200")
     parser.add_argument(
         "--size", type=float, default=0.2, help="of the adapter: ℓ should deviate by one to three nats"
     )

@@ -164,20 +164,21 @@ def maze_small_controls(found: Found) -> str:
 
 
 def demo(found: Found, metered: Found) -> str:
-    """The outcome of the demo in sentences; the coverage is in the results of the meter, for the same runs."""
+    """The outcome of the demo in sentences; its coverage is in the results of the meter: the same runs."""
     tuned, same = found["comparison"][0], metered["phases"]["meter"]
     if same["reward"] != tuned["reward"]:
-        raise LookupError("meter.json and maze-small.json are of different runs: run benchmarks/meter.py again")
+        raise LookupError(
+            "meter.json and maze-small.json are of different runs: run benchmarks/meter.py again"
+        )
     after = same["coverage"]["mean"]
     before = after / tuned["coverage_ratio"]["mean"]  # all seeds have the same base
+    valid = found["valid_base"]["mean"], tuned["valid_tuned"]["mean"]
     return (
         f"The mean reward rises from {found['reward_base']:.2f} to {tuned['reward']['mean']:.2f}; "
-        f"no model can exceed {found['reward_best']:.2f}. "
-        f"{tuned['valid_tuned']['mean']:.0%} of the paths are valid\n"
-        f"({found['valid_base']['mean']:.0%} before). Diversity falls: with "
-        f"{found['test']['completions']} paths per prompt the coverage is {before:.2f} before and {after:.2f} "
-        "after, where\n1 means that all paths of a prompt are the same "
-        f"(mean of {len(found['seeds'])} seeds).\n"
+        f"no model can exceed {found['reward_best']:.2f}. {valid[1]:.0%} of the paths are valid\n"
+        f"({valid[0]:.0%} before). Diversity falls: with {found['test']['completions']} paths per prompt the "
+        f"coverage is {before:.2f} before and {after:.2f} after, where\n"
+        f"1 means that all paths of a prompt are the same (mean of {len(found['seeds'])} seeds).\n"
     )
 
 

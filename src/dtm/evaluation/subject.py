@@ -129,8 +129,8 @@ class Subject:
         task = None if source.run is None else source.run.read_config().task
         if task is not None and not isinstance(task, LanguageConfig):
             raise ConfigError(
-                f"{source.name} is a run of the task {task.kind}, which has no tokenizer: there is no text to "
-                f"chat in or to prompt with. Use `dtm sample {source.name}` to see completions, and "
+                f"{source.name} is a run of the task {task.kind}, which has no tokenizer: there is no "
+                f"text to chat in or to prompt with. Use `dtm sample {source.name}` to see completions, and "
                 f"`dtm eval {source.name}` without --task to measure them"
             )
         chat = Chat.load(source.tokenizer)  # a missing tokenizer is reported before weights are read

@@ -142,7 +142,9 @@ def newer(found: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
             f"{field.split('.')[-1]} {f'{value:.3g}' if isinstance(value, float) else value}"
             for field, value in picked["changed"].items()
         )
-        paired = interval([cells_of[method, seed] - cells_of["c-dtm", seed] for seed in found["seeds"]])
+        paired: Mapping[str, Any] = interval(
+            [cells_of[method, seed] - cells_of["c-dtm", seed] for seed in found["seeds"]]
+        )
         against = (
             f"{paired['mean']:+.3f} ± {paired['high'] - paired['mean']:.3f}" if method != "c-dtm" else ""
         )

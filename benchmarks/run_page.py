@@ -1,7 +1,8 @@
 """What the run page costs: python benchmarks/run_page.py --out runs/run-page --publish.
 
 Two measurements: the seconds to write the page of a run with 10,000 steps and 10,000 samples (median of
-five), and the shares of a run of maze-small that recording reveals and writing its page take.
+five), and the share of an evaluation of maze-small that recording reveals takes. Seconds are of processor
+time, so that other processes do not count.
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import torch
+
 import dtm
 from dtm.config import LanguageConfig, RunConfig
 from dtm.evaluation import evaluate
-from dtm.report.page.write import RunPage, write_page
+from dtm.evaluation.reveals import record
+from dtm.loop.assemble import assemble
+from dtm.report.page.write import write_page
 from dtm.runs.events import Event, JsonLines, SampleFiles
 from dtm.runs.folder import RunFolder
 from dtm.writing import write_json
@@ -39,7 +44,7 @@ def long_run(path: Path) -> RunFolder:
     shutil.rmtree(path, ignore_errors=True)
     task = LanguageConfig(kind="custom", data="rows.jsonl")
     folder = RunFolder.create(RunConfig(recipe="long", task=task), "train", path)
-    writers = [JsonLines(folder.metrics), SampleFiles(folder.samples)]
+    writers: list[Callable[[Event], None]] = [JsonLines(folder.metrics), SampleFiles(folder.samples)]
     prompts = [f"prompt {row % PROMPTS}" for row in range(EACH)]
     for step in range(STEPS + 1):
         cost = {"tilt": float(step), "seconds": float(step), "spent_tokens": step}
@@ -61,9 +66,9 @@ def page_seconds(path: Path) -> dict[str, Any]:
     """Write the page of a long run several times; return the median of the seconds, and its size."""
     folder, seconds = long_run(path), []
     for _ in range(REPEATS):
-        begin = time.perf_counter()
+        begin = time.process_time()
         page = write_page(folder)
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(time.process_time() - begin)
     return {
         "steps": STEPS,
         "samples": EVALUATIONS * EACH,
@@ -72,40 +77,30 @@ def page_seconds(path: Path) -> dict[str, Any]:
     }
 
 
-class Stopwatch:
-    """Total seconds of the calls of a function."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def on(self, place: Any, name: str) -> AbstractContextManager[Any]:
-        """Time the calls of ``place.name`` within a context."""
-        usual: Callable[..., Any] = getattr(place, name)
-
-        def timed(*given: Any, **named: Any) -> Any:
-            begin = time.perf_counter()
-            try:
-                return usual(*given, **named)
-            finally:
-                self.seconds += time.perf_counter() - begin
-
-        return mock.patch.object(place, name, timed)
-
-
-def shares(path: Path, smoke: bool) -> dict[str, float]:
-    """Run maze-small; return the shares of its seconds for recorded reveals and for pages."""
-    shutil.rmtree(path, ignore_errors=True)
+def recording(prompts: int) -> dict[str, float]:
+    """Evaluate the base of maze-small; return its seconds of processor time, and the share for reveals."""
     config = dtm.recipe("maze-small")
-    if smoke:
-        from maze_small import recipe
+    assembly = assemble(config)
+    collector, model = assembly.collector(), assembly.base.eval()
+    collector.engine.load(model)
+    spent = [0.0]
 
-        config = recipe("adaptive", 0, smoke=True)
-    reveals, pages = Stopwatch(), Stopwatch()
-    begin = time.perf_counter()
-    with reveals.on(evaluate, "record"), pages.on(RunPage, "write"):
-        dtm.train(config, out=path)
-    whole = time.perf_counter() - begin
-    return {"seconds": whole, "reveals": reveals.seconds / whole, "pages": pages.seconds / whole}
+    def timed(*given: Any) -> Any:
+        begin = time.process_time()
+        found = record(*given)
+        spent[0] += time.process_time() - begin
+        return found
+
+    def evaluated(count: int) -> None:
+        setting = replace(config.evaluation, prompts=count)
+        evaluate.evaluate(collector, setting, torch.device(config.device), model)
+
+    evaluated(1)  # the task computes its best rewards once
+    begin = time.process_time()
+    with mock.patch.object(evaluate, "record", timed):
+        evaluated(prompts)
+    whole = time.process_time() - begin
+    return {"prompts": prompts, "seconds": whole, "reveals": spent[0] / whole}
 
 
 def main() -> None:
@@ -119,16 +114,17 @@ def main() -> None:
     )
     parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    torch.set_num_threads(1)  # threads that wait for each other count as processor time
     found = {
         **provenance(),
         "page": page_seconds(options.out / "long"),
-        "training": shares(options.out / "maze-small", options.smoke),
+        "evaluation": recording(8 if options.smoke else dtm.recipe("maze-small").evaluation.prompts),
     }
     path = (RESULTS if options.publish else options.out) / "run-page.json"
     write_json(path, found)
     if options.publish:
         publish("run-page", path, [path])
-    print(json.dumps({part: found[part] for part in ("page", "training")}, indent=2))
+    print(json.dumps({part: found[part] for part in ("page", "evaluation")}, indent=2))
 
 
 if __name__ == "__main__":

@@ -382,6 +382,7 @@ TABLES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
 PAGES = (
     "README.md",
     "docs/results.md",
+    "docs/report.md",
     "docs/reliability.md",
     "docs/llada-24gb.md",
     "docs/study.md",

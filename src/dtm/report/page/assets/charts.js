@@ -123,11 +123,13 @@ function values(spec, series, pick) {
       ? "" : ` (${number(low, spec.format)} to ${number(high, spec.format)})`;
     return `${groups.size > 1 ? `${visible(name)} ` : ""}${number(mean, spec.format)}${range}`;
   });
-  const averaged = series.length > groups.size ? "mean per setting: " : "";
-  return averaged + texts.join(" · ");
+  return texts.join(" · ");
 }
 
-const lastValues = (spec, series) => `Latest ${values(spec, series, (points) => points[points.length - 1])}`;
+function lastValues(spec, series) {
+  const averaged = series.length > new Set(series.map((one) => one.group)).size ? ", mean per setting:" : "";
+  return `Latest${averaged} ${values(spec, series, (points) => points[points.length - 1])}`;
+}
 
 function follow(picture, cursor, readout, spec, series, scale) {
   const places = [...new Set(series.flatMap((one) => one.points.map((p) => p.x)))].sort((a, b) => a - b);

@@ -45,7 +45,8 @@ function chartsSection(runs) {
   const lines = runs.length > 1
     ? "One curve per run; runs of one setting share a colour, and the line above a chart has the mean of each setting."
     : "Bands and whiskers: the 95 % interval of the mean reward over prompts, and the standard error of the absorbed share.";
-  const note = specs.has("kl_to_base") ? lines : `${lines} The KL to the base is measured with adapters only.`;
+  const all = runs.every((run) => run.charts.some((chart) => chart.id === "kl_to_base"));
+  const note = all ? lines : `${lines} The KL to the base is measured with adapters only, or with methods that read the base.`;
   return section("curves", "Curves", note,
     el("div", { class: "controls" }, choice("Against", "axis", axes, state.axis, change)),
     runs.length > 1 && legend(groups), el("div", { class: "grid" }, figures));

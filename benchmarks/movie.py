@@ -3,9 +3,10 @@
     dtm train maze-small --out runs/movie
     python benchmarks/movie.py runs/movie --out docs/assets/denoising.gif
 
-A frame is a decoding step. The mazes show the cells revealed so far; the strips below them show the tokens
-of the completion in their order, grey where they are still masked. Of the test prompts those whose start and
-goal are farthest apart are drawn, one completion each, with the same noise for both models.
+A frame is a decoding step. The mazes show the cells revealed so far: the start is a green circle, the goal an
+orange square, the centre a cross. The strips below them show the tokens of the completion in order, grey
+where they are still masked. Of the test prompts those whose start and goal are farthest apart are drawn, one
+completion each, with the same noise for both models.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ COLOURS, SHADES = 48, 8
 CANDIDATES = 64
 """Test prompts of which the farthest are drawn."""
 WALL, FLOOR, MASK, TEXT = "#3a3a3a", "#ffffff", "#b9bec4", "#1f2328"
-CENTRE, GOAL, NEW, END = "#d55e00", "#009e73", "#e69f00", "#e4e8ec"
-RARE = (CENTRE, GOAL, NEW, END)
+START, GOAL, CENTRE, NEW, END = "#00805e", "#c04a00", TEXT, "#f0e442", "#e4e8ec"
+"""Start and goal as on the page of a run (--c2 and --c1 in page.css): a green circle, an orange square."""
+RARE = (START, GOAL, NEW, END)
 EARLY, LATE = (0, 114, 178), (156, 208, 242)
 
 
@@ -139,8 +141,8 @@ def panel(draw: ImageDraw.ImageDraw, maze: Maze, shown: Reveal, step: int, left:
             for sign in (-1, 1):
                 draw.line([at(x - r, y - sign * r), at(x + r, y + sign * r)], fill=CENTRE, width=4 * SCALE)
         else:
-            fill = FLOOR if mark == "start" else GOAL
-            draw.ellipse([at(x - r, y - r), at(x + r, y + r)], fill=fill, outline=TEXT, width=2 * SCALE)
+            shape, fill = (draw.ellipse, START) if mark == "start" else (draw.rectangle, GOAL)
+            shape([at(x - r, y - r), at(x + r, y + r)], fill=fill, outline=TEXT, width=2 * SCALE)
 
 
 def strip(draw: ImageDraw.ImageDraw, shown: Reveal, step: int, left: int, top: int, side: int) -> None:

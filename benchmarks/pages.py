@@ -163,15 +163,22 @@ def maze_small_controls(found: Found) -> str:
     return table(["control variate, same settings", "gap closed", "valid", "coverage ratio"], rows)
 
 
-def demo(found: Found) -> str:
-    """The outcome of the demo as a sentence."""
-    tuned = found["comparison"][0]
-    reward, valid, coverage = (tuned[name]["mean"] for name in ("reward", "valid_tuned", "coverage_ratio"))
+def demo(found: Found, metered: Found) -> str:
+    """The outcome of the demo in sentences; its coverage is in the results of the meter: the same runs."""
+    tuned, same = found["comparison"][0], metered["phases"]["meter"]
+    if same["reward"] != tuned["reward"]:
+        raise LookupError(
+            "meter.json and maze-small.json are of different runs: run benchmarks/meter.py again"
+        )
+    after = same["coverage"]["mean"]
+    before = after / tuned["coverage_ratio"]["mean"]  # all seeds have the same base
+    valid = found["valid_base"]["mean"], tuned["valid_tuned"]["mean"]
     return (
-        f"The mean reward rises from {found['reward_base']:.2f} to {reward:.2f}; no model can exceed "
-        f"{found['reward_best']:.2f}.\n"
-        f"{valid:.0%} of the paths are valid ({found['valid_base']['mean']:.0%} before), "
-        f"and they keep {coverage:.0%} of their diversity\n(mean of {len(found['seeds'])} seeds).\n"
+        f"The mean reward rises from {found['reward_base']:.2f} to {tuned['reward']['mean']:.2f}; "
+        f"no model can exceed {found['reward_best']:.2f}. {valid[1]:.0%} of the paths are valid\n"
+        f"({valid[0]:.0%} before). Diversity falls: with {found['test']['completions']} paths per prompt the "
+        f"coverage is {before:.2f} before and {after:.2f} after, where\n"
+        f"1 means that all paths of a prompt are the same (mean of {len(found['seeds'])} seeds).\n"
     )
 
 
@@ -191,21 +198,11 @@ def headline(sudoku: Found, countdown: Found, maze: Found) -> str:
     return "".join(lines)
 
 
-def compare_tokens(sudoku: Found, countdown: Found) -> str:
-    """Every method after the same number of tokens."""
-    columns = ((countdown, "accuracy"), (countdown, "accuracy_mul_div"), (sudoku, "accuracy"))
-    rows = [["base model", *(f"{found['base'][name]:.3f}" for found, name in columns)]]
-    rows += [
-        [
-            "**c-DTM**" if method == "c-dtm" else label,
-            *(f"{found['summary'][method][name]['mean']:.3f}" for found, name in columns),
-        ]
-        for method, label in pages_study.METHODS.items()
-    ]
-    size, seeds = sudoku["budget"]["amount"] / 1e6, len(sudoku["seeds"])
-    note = f"Each after {size:g} million tokens through the models, mean of {seeds} seeds,"
-    head = ["", "Countdown", "its rare mode (× ÷)", "Sudoku cells"]
-    return f"{table(head, rows)}\n{note} one {sudoku['machine']['gpu']}.\n"
+def compare_newer(found: Found) -> str:
+    """Every method of the comparison at one commit, without the steered base."""
+    amount, seeds = found["budget"]["amount"] / 1e6, len(found["seeds"])
+    note = f"Mean of {seeds} seeds after {amount:g} million tokens through the models, two CPU cores,"
+    return f"{table(*pages_study.brief(found))}\n{note} commit {found['commit'][:7]}.\n"
 
 
 def llada8b_memory(found: Found) -> str:
@@ -320,11 +317,11 @@ TABLES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "meter": (("meter.json",), meter),
     "meter-language": (("meter-language.json",), meter_language),
     "meter-phases": (("meter.json",), meter_phases),
-    "demo": (("maze-small.json",), demo),
+    "demo": (("maze-small.json", "meter.json"), demo),
     "maze-small": (("maze-small.json",), maze_small),
     "maze-small-controls": (("maze-small.json",), maze_small_controls),
     "headline": (("sudoku-mini.json", "countdown-mini.json", "maze/summary.json"), headline),
-    "compare-tokens": (("compare/sudoku-tokens.json", "compare/countdown-tokens.json"), compare_tokens),
+    "compare-newer": (("compare/sudoku-newer.json",), compare_newer),
     "llada8b-memory": (("llada8b.json",), llada8b_memory),
     "study-tokens": (
         ("compare/sudoku-tokens.json", "compare/countdown-tokens.json"),
@@ -385,6 +382,7 @@ TABLES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
 PAGES = (
     "README.md",
     "docs/results.md",
+    "docs/report.md",
     "docs/reliability.md",
     "docs/llada-24gb.md",
     "docs/study.md",

@@ -111,14 +111,30 @@ def laptop(found: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     return ["", *heads, "test cells, 12 million", "test puzzles solved"], rows
 
 
+NEWER_MEASURES = {"accuracy": "test cells", "solved": "puzzles solved", "distinct": "distinct"}
+"""Measures of the comparison with newer methods, and their heads."""
+
+
+def _best_first(found: Found) -> list[str]:
+    return sorted(found["summary"], key=lambda name: -found["summary"][name]["accuracy"]["mean"])
+
+
+def brief(found: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """The base, and every method after the same tokens, best first."""
+    rows = [["base model", *(f"{found['base'][name]:.3f}" for name in NEWER_MEASURES)]]
+    for method in _best_first(found):
+        label = "**c-DTM**" if method == "c-dtm" else {**METHODS, **NEWER}[method]
+        rows.append([label, *(f"{found['summary'][method][name]['mean']:.3f}" for name in NEWER_MEASURES)])
+    return ["", *NEWER_MEASURES.values()], rows
+
+
 def newer(found: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """Every method after the same tokens, best first; then the steered base."""
-    measures, steered = ("accuracy", "solved", "distinct"), found["steered"]
+    measures, steered = tuple(NEWER_MEASURES), found["steered"]
     passes = f"{steered['forwards']:.0f}"
     rows = [["base", *(f"{found['base'][name]:.3f}" for name in measures), "", passes, ""]]
     cells_of = {(row["method"], row["seed"]): row["test"]["accuracy"] for row in found["rows"]}
-    order = sorted(found["summary"], key=lambda name: -found["summary"][name]["accuracy"]["mean"])
-    for method in order:
+    for method in _best_first(found):
         cells = [f"{found['summary'][method][name]['mean']:.3f}" for name in measures]
         cells[0] += _half(found, method, "accuracy")
         picked = next(trial for trial in found["tuning"] if trial["picked"] and trial["method"] == method)
@@ -133,7 +149,7 @@ def newer(found: Found) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         own = [row for row in steered["rows"] if row["method"] == method]
         cells = [f"{fmean(row['test'][name] for row in own):.3f}" for name in measures]
         rows.append([f"base, {method}", *cells, "", f"{fmean(row['forwards'] for row in own):.0f}", ""])
-    heads = ["", "test cells", "puzzles solved", "distinct", "cells − c-DTM's, paired by seed"]
+    heads = ["", *NEWER_MEASURES.values(), "cells − c-DTM's, paired by seed"]
     return [*heads, "passes per answer", "picked"], rows
 
 

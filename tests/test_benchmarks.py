@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
     [
         ("maze.py --smoke", "runs/maze/results/summary.json"),
         ("maze_small.py --smoke", "runs/maze-small/results/maze-small.json"),
+        ("run_page.py --smoke", "runs/run-page/run-page.json"),
         ("meter.py --smoke", "runs/meter/results/meter.json"),
         ("meter_language.py --recipe maze-small --prompts 6 --readings 3 --out meter.json", "meter.json"),
         ("maze_exact.py --pairs 8 --paths 8 --json exact.json", "exact.json"),

@@ -31,7 +31,8 @@ MENTION = re.compile(r"dtm [a-z]+ (--[a-z-]+|RECIPE .*)")
 
 def commands(text: str) -> list[str]:
     """Command lines of fenced blocks and of inline code; inline mentions of an option alone are left out."""
-    fenced = "\n".join(re.findall(r"^```(?:sh|text)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    fences = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    fenced = "\n".join(code for language, code in fences if language in ("", "sh", "text"))
     joined = re.sub(r"\\\n\s*", " ", fenced)
     lines = [part.strip() for line in joined.splitlines() for part in line.split(";")]
     inline = [line for line in re.findall(r"`(dtm [^`]+)`", text) if not MENTION.fullmatch(line)]
@@ -77,6 +78,11 @@ def test_the_readme_is_short_and_counts_the_methods_right():
     text = (ROOT / "README.md").read_text("utf-8")
     assert len(text.splitlines()) < 120
     assert int(re.search(r"one of (\d+) methods", text)[1]) == len(METHODS)
+
+
+def test_no_page_has_a_formula_that_the_site_would_show_as_source():
+    for page in PAGES:
+        assert "$$" not in page.read_text("utf-8"), f"{page.name}: write the formula as plain text in a fence"
 
 
 def test_the_loop_of_the_page_raises_the_reward():

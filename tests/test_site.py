@@ -74,6 +74,9 @@ def test_the_site_builds_without_a_warning(tmp_path):
     settings = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": search}
     done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    built = [path.read_text(encoding="utf-8") for path in (tmp_path / "site").glob("*.html")]
+    assert built
+    assert not any("$$" in text for text in built), "the site has no extension for formulas"
     page = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     assert "assets/denoising.gif" in page
     loaded = re.findall(r"""<(?:script|link|img)[^>]+(?:src|href)=["']?(https?://[^"'\s>]+)""", page)

@@ -59,6 +59,15 @@ def require(condition: bool, message: str, error: type[DtmError] = ConfigError) 
         raise error(message)
 
 
+def install_extra(extra: str) -> str:
+    """Return the command that installs an extra; the package is not on an index yet.
+
+    >>> install_extra("text")
+    "pip install -e '.[text]' (in the clone of dtm)"
+    """
+    return f"pip install -e '.[{extra}]' (in the clone of dtm)"
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A hint that names the closest valid choice and then lists them all.
 

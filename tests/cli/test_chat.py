@@ -137,3 +137,10 @@ def test_a_block_causal_model_is_decoded_in_its_own_blocks(write_source, tmp_pat
 
 def test_a_model_without_a_base_refuses_to_show_one(write_talking, talk):
     assert "neither a tuned run nor an adapter" in talk(write_talking("dream"), flags=("--base",), code=2)
+
+
+def test_a_maze_run_has_no_text_to_chat_in(finished, capsys):
+    assert main(["chat", str(finished.path)]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "is a run of the task maze, which has no tokenizer: there is no text to chat in" in told
+    assert f"Use `dtm sample {finished.path}`" in told

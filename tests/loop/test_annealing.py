@@ -159,9 +159,9 @@ def test_a_phase_is_over_when_it_has_landed_or_spent_its_steps():
         (0.5, (0.45, 0.1), 0.9, None),
         (0.5, None, None, None),
         (0.05, (0.2, 0.1), 0.9, "--tilt.step auto"),
-        (0.5, (0.2, 0.1), 0.9, "absorbed 90%: raise --replay.prompts"),
+        (0.5, (0.2, 0.1), 0.9, "absorbed 90% of the tilt on the rollouts that it is trained on"),
         (0.5, (0.2, 0.1), 0.3, "--optimizer.lr or --tilt.max-steps"),
-        (0.5, (0.3, math.inf), None, "too few prompts are held aside"),
+        (0.5, (0.3, math.inf), None, "too few prompts are held out"),
         (0.05, (0.3, math.inf), None, "--tilt.step auto"),
     ],
 )

@@ -281,4 +281,4 @@ def test_a_dry_run_misses_bitsandbytes_as_the_run_would(llada, monkeypatch, caps
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     flags = ["--model.base", str(llada), "--data-dir", "generated", "--device", "cpu", "--model.nf4"]
     assert main(["train", "llada-countdown", *flags, "--dry-run"]) == 2
-    assert "pip install 'discrete-tilt-matching[nf4]'" in " ".join(capsys.readouterr().err.split())
+    assert "pip install -e '.[nf4]'" in " ".join(capsys.readouterr().err.split())

@@ -101,7 +101,7 @@ def test_four_bit_weights_are_not_saved_as_a_model(folder, tmp_path):
 
 def test_without_bitsandbytes_the_extra_is_named(write_hub, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(ConfigError, match=r"discrete-tilt-matching\[nf4\]"):
+    with pytest.raises(ConfigError, match=r"pip install -e '\.\[nf4\]'"):
         dtm.load_model(write_hub("llada"), nf4=True)
 
 

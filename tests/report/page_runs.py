@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,3 +83,8 @@ def write_samples(folder: RunFolder, step: int, tilt: float, rows: Sequence[Mapp
 def rows_of(texts: Sequence[str], rewards: Sequence[float], prompt: str = "Say it") -> list[dict[str, Any]]:
     pairs = zip(texts, rewards, strict=True)
     return [{"prompt": prompt, "completion": text, "reward": reward} for text, reward in pairs]
+
+
+def data_in(page: str) -> dict:
+    """The data inside a page, read as a browser does: up to the first closing tag."""
+    return json.loads(re.search(r'id="data">(.*?)</script', page, re.DOTALL)[1])

@@ -81,6 +81,17 @@ def test_the_movie_plays_and_ends_with_the_final_text(browser, finished):
     assert browser.run(masks) == 0
 
 
+def test_the_marks_of_mazes_are_explained_below_them(browser, finished):
+    browser.open(finished.folder.page.as_uri())
+    marks = "document.querySelectorAll('#movie .marks span, #samples .marks span')"
+    texts = browser.run(f"[...{marks}].map((one) => one.lastChild.textContent)")
+    assert texts == ["start", "goal", "a wall, or a jump from the previous cell"] * 2
+    paint = "(where, kind) => getComputedStyle(document.querySelector(`${where} .${kind}`)).fill"
+    for kind in ("start", "goal"):
+        assert browser.run(f"({paint})('.marks', '{kind}') === ({paint})('.drawing', '{kind}')")
+    assert browser.run(f"({paint})('.marks', 'start') !== ({paint})('.marks', 'goal')")
+
+
 def test_a_token_tells_its_confidence_and_alternatives_by_keyboard(browser, finished):
     browser.open(finished.folder.page.as_uri())
     browser.run("document.querySelector('.reel .token').focus()")
@@ -197,6 +208,24 @@ def test_several_runs_share_a_page(browser, tmp_path):
     assert browser.run("document.querySelectorAll('[data-chart=reward] polyline').length") == 2
     choose(browser, "run", "1")
     assert browser.run("document.querySelector('.samples tbody tr').dataset.reward") == "0.9"
+
+
+def test_a_comparison_begins_with_its_common_tokens_and_has_a_mean_for_each_setting(browser, tmp_path):
+    subjects = []
+    for place in range(8):
+        rows = [rows_of(["a"], [(place + k) / 10]) for k in range(2)]
+        folder = write_run(tmp_path / f"run-{place}", rows, budget="100tokens")
+        subjects.append(PageRun(folder, f"run-{place}", f"method {place // 2}"))
+    path = tmp_path / "all.html"
+    path.write_text(page_of(subjects, "all"), encoding="utf-8")
+    browser.open(path.as_uri())
+    assert browser.run("document.getElementById('axis').value") == "spent_tokens"
+    assert browser.run("document.querySelector('[data-chart=reward] output').textContent") == (
+        "Latest, mean per setting: method 0 0.150 · method 1 0.350 · method 2 0.550 · method 3 0.750"
+    )
+    assert "KL to the base is measured with adapters only, or with methods that read the base" in browser.run(
+        "document.querySelector('#curves .note').textContent"
+    )
 
 
 def test_a_watched_page_follows_its_run(browser, tmp_path):

@@ -6,12 +6,10 @@ import itertools
 import json
 import re
 import time
-import tracemalloc
 import warnings
-from collections.abc import Callable
 
 import pytest
-from page_runs import HOSTILE, SPENT, rows_of, write_run
+from page_runs import HOSTILE, SPENT, data_in, rows_of, write_run
 
 import dtm
 from dtm.cli import main
@@ -19,16 +17,11 @@ from dtm.config import LanguageConfig, ModelConfig, RewardConfig, RunConfig
 from dtm.errors import DtmError, DtmWarning
 from dtm.report.page import write
 from dtm.report.page.curves import Thinner
-from dtm.report.page.data import LEVELS, SAMPLES, PageRun, page_data
+from dtm.report.page.data import SAMPLES, PageRun, page_data
 from dtm.report.page.samples import Evaluated, histogram, moved, spread_out, stratified
-from dtm.runs.events import Event, JsonLines, SampleFiles
+from dtm.runs.events import Event
 from dtm.runs.folder import RunFolder
 from dtm.runs.interrupts import Interrupted
-
-
-def data_in(page: str) -> dict:
-    """The data inside a page, read as a browser does: up to the first closing tag."""
-    return json.loads(re.search(r'id="data">(.*?)</script', page, re.DOTALL)[1])
 
 
 def only_run(folder) -> dict:
@@ -135,24 +128,6 @@ def test_scripts_and_styles_are_allowed_by_their_hash_alone():
     assert "connect-src 'self'" in write.render({"title": "t", "runs": []}, live=True)
 
 
-def test_a_page_of_long_texts_stays_small_enough_for_an_e_mail(tmp_path):
-    long = "\u202e\ufffd" * 2000
-    texts, rewards = [f"{k} {long}" for k in range(160)], [float(k) for k in range(160)]
-    folder = write_run(tmp_path / "run", [rows_of(texts, rewards, prompt=long)] * 2)
-    subject = PageRun(folder, "run", "")
-    assert len(write.render(page_data([subject], "run"))) > write.LARGEST
-    page = write.page_of([subject], "run")
-    assert len(page) <= write.LARGEST
-    assert data_in(page)["runs"][0]["samples"]["rows"]
-
-
-def test_every_level_of_detail_is_smaller_than_the_one_before(finished):
-    subject = PageRun(finished.folder, "run", "")
-    sizes = [len(write.render(page_data([subject], "run", level))) for level in range(LEVELS)]
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[-1] < sizes[0]
-
-
 def test_samples_are_taken_evenly_over_the_rewards_of_each_evaluation():
     rows = [{"prompt": k, "completion": str(k), "reward": (37 * k) % 1000 / 1000} for k in range(1000)]
     chosen = stratified([Evaluated(0, 0.0, rows), Evaluated(5, 1.0, rows[:3])], 22)
@@ -237,44 +212,6 @@ def test_a_page_waits_until_it_takes_less_than_a_hundredth_of_the_time(tmp_path,
         page(Event("samples", second, {}))
         page(Event("step", second, {}))
     assert written == [0.0, 51.0, 102.0, 153.0]
-
-
-def peak_of(act: Callable[[], None]) -> int:
-    """The most memory that was traced during an act, above that before it."""
-    tracemalloc.start()
-    act()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak
-
-
-def test_the_memory_for_a_page_does_not_grow_with_the_run(tmp_path):
-    folder = write_run(tmp_path / "run", [rows_of(["a", "b"], [0.0, 1.0])])
-    page = write.RunPage(folder)
-    writers = [JsonLines(folder.metrics), SampleFiles(folder.samples)]
-
-    def emit(kind, step, **values):
-        for writer in writers:
-            writer(Event(kind, step, {"tilt": float(step), **values, **SPENT}))
-
-    def train(begin, end):
-        drawn = {"prompts": [[1], [2]], "completions": [[3], [4]], "rewards": [0.0, 1.0]}
-        for step in range(begin, end):
-            emit("rollouts", step, reward=0.5, per_second=9.0, skipped=0)
-            emit("step", step, loss=1 / step, ess=0.5, grad_norm=0.1, lr=0.1)
-            emit("phase", step, phase=step, h=1.0, steps=1, ess=0.5, absorbed=None, cause="few: raise it")
-            emit("evaluation", step, reward=0.5, valid=1.0)
-            emit("samples", step, **drawn)
-
-    train(21, 420)  # beyond the points of a curve
-    early = peak_of(page.write)
-    train(420, 1620)
-    late = peak_of(page.write)
-    assert late < 1.25 * early
-    found = data_in(folder.page.read_text("utf-8"))["runs"][0]
-    assert found["tables"]["step"]["step"][-1] == 1619
-    assert found["samples"]["total"] == 2 + 2 * (1620 - 21)
-    assert not page.has_failed
 
 
 def test_curves_have_the_means_of_the_whole_log(tmp_path):

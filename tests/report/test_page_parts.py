@@ -69,6 +69,7 @@ def test_warnings_come_with_a_remedy(tmp_path):
         "steps": 4,
         "ess": 0.5,
         "absorbed": 0.2,
+        "absorbed_error": 0.05,
         "cause": "the buffer is small: raise --replay.prompts",
     }
     events = {
@@ -93,10 +94,36 @@ def test_warnings_come_with_a_remedy(tmp_path):
         *("The", "Phase", "Phase", "Rollouts", "The", "5", "Diversity", "Fewer")
     ]
     assert found[1] == {
-        "what": "Phase 2 absorbed 20% of its tilt: the buffer is small.",
+        "what": "Phase 2 (absorbed: 20% ± 5%): the buffer is small.",
         "fix": "raise --replay.prompts",
     }
     assert advice(read_log(tmp_path / "metrics.jsonl", []), {}) == []
+
+
+def test_a_warning_calls_a_share_below_its_error_not_yet_measurable(tmp_path):
+    phase = {
+        "event": "phase",
+        "step": 4,
+        "tilt": 0.0,
+        "phase": 0,
+        "steps": 4,
+        "ess": 0.5,
+        "cause": "few: more",
+    }
+    log = read_log(tmp_path / "metrics.jsonl", [{**phase, "absorbed": 0.1, "absorbed_error": 0.2}])
+    (found,) = advice(log, {})
+    assert found["what"] == "Phase 1 (absorbed: not yet measurable): few."
+
+
+def test_the_cause_of_the_outcome_is_not_a_second_warning(tmp_path):
+    phase = {"event": "phase", "steps": 4, "ess": 0.5, "cause": "few rows: add some"}
+    rows = [{**phase, "step": 4, "tilt": 0.0, "phase": 0}, {**phase, "step": 8, "tilt": 1.0, "phase": 1}]
+    log = read_log(tmp_path / "metrics.jsonl", rows)
+    text = "held-out reward 0.1 → 0.1. In phase 1 few rows: add some"
+    first, second = advice(log, {"outcome": {"kind": "not absorbed", "text": text}})
+    assert "0.1 → 0.1. In phase 1 few rows." in first["what"]
+    assert (first["fix"], second["what"][:7]) == ("add some", "Phase 2")
+    assert len(advice(log, {"outcome": {"kind": "learnt", "text": text}})) == 2
 
 
 def test_of_many_phases_with_a_warning_the_latest_are_listed_and_the_others_counted(tmp_path):

@@ -213,7 +213,7 @@ def test_mistakes_are_named(finished, tmp_path, monkeypatch, capsys):
     assert "--private needs --push" in capsys.readouterr().err
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert main([*flags, "--push", "me/model"]) == 2
-    assert "pip install 'discrete-tilt-matching[hub]'" in capsys.readouterr().err
+    assert "pip install -e '.[hub]'" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 

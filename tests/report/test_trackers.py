@@ -128,10 +128,10 @@ def test_an_unknown_or_missing_tracker_is_told_before_the_run_starts(monkeypatch
     assert "no tracker 'tensorbord'. Did you mean 'tensorboard'?" in capsys.readouterr().err
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert main(["train", "maze-small", "--out", str(out), "--track", "wandb"]) == 2
-    assert "pip install 'discrete-tilt-matching[wandb]'" in capsys.readouterr().err
+    assert "pip install -e '.[wandb]'" in capsys.readouterr().err
     for command in (["sweep"], ["compare", "--budget", "1m"]):
         assert main([command[0], "maze-small", *command[1:], "--out", str(out), "--track", "wandb"]) == 2
-        assert "pip install 'discrete-tilt-matching[wandb]'" in capsys.readouterr().err
+        assert "pip install -e '.[wandb]'" in capsys.readouterr().err
     assert main(["compare", "--runs", "a", "b", "--track", "wandb"]) == 2
     assert "--track is for starting runs; leave it out with --runs" in capsys.readouterr().err
     assert not out.exists()

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 
 from dtm.config import LanguageConfig
-from dtm.errors import CheckpointError, DtmWarning, require
+from dtm.errors import CheckpointError, ConfigError, DtmWarning, require
 from dtm.models.export import CONFIG as ADAPTER
 from dtm.models.export import load_adapter, read_adapter
 from dtm.models.families import read_shape
@@ -126,11 +126,13 @@ class Subject:
         cls, source: ModelFiles, device: str = "auto", precision: Precision | Literal["auto"] = "auto"
     ) -> Subject:
         """Load a model on a device; auto: a GPU in bfloat16 if available, else the CPU in float32."""
-        require(
-            source.run is None or isinstance(source.run.read_config().task, LanguageConfig),
-            f"{source.name} has no tokenizer and is asked by its own task alone: `dtm eval {source.name}` "
-            f"without --task, `dtm sample {source.name}` without --prompt",
-        )
+        task = None if source.run is None else source.run.read_config().task
+        if task is not None and not isinstance(task, LanguageConfig):
+            raise ConfigError(
+                f"{source.name} is a run of the task {task.kind}, which has no tokenizer: there is no "
+                f"text to chat in or to prompt with. Use `dtm sample {source.name}` to see completions, and "
+                f"`dtm eval {source.name}` without --task to measure them"
+            )
         chat = Chat.load(source.tokenizer)  # a missing tokenizer is reported before weights are read
         placement = Placement.resolve(device, precision)
         model = load_model(

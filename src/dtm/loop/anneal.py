@@ -168,13 +168,16 @@ class Anneal(Loop):
         if absorbed is None:
             return None
         if ess >= tilts.LOW_ESS and math.isinf(absorbed[1]):
-            return "too few prompts are held aside to measure what it absorbs: raise --replay.prompts"
+            return "too few prompts are held out to measure the absorbed share: raise --replay.prompts"
         if LITTLE <= absorbed[0] + absorbed[1] < math.inf:
             return None
         if ess < tilts.LOW_ESS:
             return f"the weights rest on {ess:.1%} of the rollouts: use --tilt.step auto, or a smaller one"
         if on_buffer is not None and on_buffer >= LITTLE:
-            return f"on the training rollouts it has absorbed {on_buffer:.0%}: raise --replay.prompts"
+            return (
+                f"the student has absorbed {on_buffer:.0%} of the tilt on the rollouts that it is trained on,"
+                " but little on held-out ones: raise --replay.prompts"
+            )
         return "the updates are too small for this tilt: raise --optimizer.lr or --tilt.max-steps"
 
     def check_room(self, spent: float) -> None:

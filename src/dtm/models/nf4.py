@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dtm.errors import ConfigError, require
+from dtm.errors import ConfigError, install_extra, require
 from dtm.models.experts import Stack
 from dtm.models.linears import Linear, replace_modules
 
@@ -37,7 +37,7 @@ def bitsandbytes() -> Any:
         import bitsandbytes as library
     except ImportError:
         raise ConfigError(
-            "NF4 weights need bitsandbytes: pip install 'discrete-tilt-matching[nf4]', or load without nf4"
+            f"NF4 weights need bitsandbytes: {install_extra('nf4')}, or load without nf4"
         ) from None
     finally:
         log.setLevel(before)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dtm.errors import CheckpointError, ConfigError, require
+from dtm.errors import CheckpointError, ConfigError, install_extra, require
 from dtm.files import MAX_JSON
 
 PARTS = ("vocab.json", "merges.txt")
@@ -84,4 +84,4 @@ def end_of_turn_id(tokenizer: Any) -> int:
 
 def no_transformers() -> ConfigError:
     """The error of a machine without `transformers`."""
-    return ConfigError("text needs a tokenizer: pip install 'discrete-tilt-matching[text]'")
+    return ConfigError(f"text needs a tokenizer: {install_extra('text')}")

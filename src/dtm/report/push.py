@@ -6,7 +6,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-from dtm.errors import ConfigError, DtmError, require
+from dtm.errors import ConfigError, DtmError, install_extra, require
 from dtm.models.export import CONFIG as ADAPTER
 from dtm.runs.folder import read_object
 
@@ -26,8 +26,7 @@ def require_hub(repository: str) -> None:
     )
     require(
         importlib.util.find_spec("huggingface_hub") is not None,
-        f"--push {repository}: the package huggingface_hub is not installed. Run: "
-        "pip install 'discrete-tilt-matching[hub]'",
+        f"--push {repository}: the package huggingface_hub is not installed. Run: {install_extra('hub')}",
     )
     # Slow to import, and needed only here.
     from huggingface_hub import HfApi

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, final
 
 from dtm.config import RunConfig
 from dtm.config.serialise import leaves
-from dtm.errors import ConfigError, DtmWarning, nearest, require
+from dtm.errors import ConfigError, DtmWarning, install_extra, nearest, require
 from dtm.evaluation.reveals import as_text
 from dtm.report.page.data import clipped
 from dtm.report.page.samples import spread_out
@@ -192,8 +192,7 @@ def require_tracker(track: str) -> None:
     require(name in TRACKERS, f"--track: no tracker {name!r}. {nearest(name, TRACKERS)}")
     require(
         importlib.util.find_spec(name) is not None,
-        f"--track {name}: the package {name} is not installed. Run: "
-        f"pip install 'discrete-tilt-matching[{name}]'",
+        f"--track {name}: the package {name} is not installed. Run: {install_extra(name)}",
     )
     offline = os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
     if name == "wandb" and not offline:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dtm.errors import DataError, require
+from dtm.errors import DataError, install_extra, require
 from dtm.files import bounded_lines, json_row
 
 SOURCES = {
@@ -92,9 +92,7 @@ def hub_dataset(
     try:
         from datasets import load_dataset
     except ImportError:
-        raise DataError(
-            f"{needed_by} needs the package datasets: pip install 'discrete-tilt-matching[hub]'"
-        ) from None
+        raise DataError(f"{needed_by} needs the package datasets: {install_extra('hub')}") from None
     try:
         rows: Iterable[Mapping[str, Any]] = load_dataset(name, configuration, split=split)
     except Exception as problem:  # no network, no such data set, a full disk: many types of error

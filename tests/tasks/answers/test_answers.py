@@ -235,6 +235,6 @@ def test_computer_algebra_that_does_not_end_is_ended_and_left_undecided():
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'discrete-tilt-matching\[math\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -e '\.\[math\]'"):
         math500.grade("", "5", "", "fixed")
     assert not math500.grade("", "5", "", "spg").correct

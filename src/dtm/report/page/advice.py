@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dtm.loop.base import reading
 from dtm.report.outcome import outcome_of
 from dtm.report.page.log import Log
 
@@ -16,9 +17,10 @@ LESS_VALID = 0.05
 
 def advice(log: Log, summary: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return warnings about a run's numbers, each with a remedy."""
+    outcome = outcome_of(summary)
     found = [
-        *_outcome(summary),
-        *(_phase(row) for row in log.warned),
+        *_outcome(outcome),
+        *(_phase(row) for row in log.warned if not _is_told(row, outcome)),
         *_unlisted(log),
         *_shortcuts(log.fallback),
         *_skipped(log.skipped),
@@ -30,22 +32,30 @@ def advice(log: Log, summary: Mapping[str, Any]) -> list[dict[str, str]]:
     return [{"what": what, "fix": fix} for what, fix in found]
 
 
-def _outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    outcome = outcome_of(summary)
+def _outcome(outcome: Mapping[str, str]) -> list[tuple[str, str]]:
     if outcome["kind"] == "learnt":
         return []
-    what, _, fix = outcome["text"].partition(". ")
+    what, _, rest = outcome["text"].partition(". ")
+    cause, _, fix = rest.rpartition(": ")
     risen = "may not have risen" if outcome["kind"] == "not measurable" else "has not risen"
-    return [(f"The held-out reward {risen} ({outcome['kind']}): {what}.", fix)]
+    because = f" {cause}." if cause else ""
+    return [(f"The held-out reward {risen} ({outcome['kind']}): {what}.{because}", fix)]
 
 
 def _phase(row: Mapping[str, Any]) -> tuple[str, str]:
     name = f"Phase {int(row['phase']) + 1}"
     if row.get("cause"):
         cause, _, fix = str(row["cause"]).rpartition(": ")
-        return f"{name} absorbed {_share(row.get('absorbed'))} of its tilt: {cause}.", fix
+        absorbed = reading(row.get("absorbed"), row.get("absorbed_error"))
+        return f"{name} (absorbed: {absorbed}): {cause}.", fix
     what = f"{name}: {row['ess']:.1%} of the rollouts carry the weights."
     return what, "use --tilt.step auto, or a smaller --tilt.step"
+
+
+def _is_told(row: Mapping[str, Any], outcome: Mapping[str, str]) -> bool:
+    """Return whether the warning of the outcome names this phase and its cause."""
+    named = f"In phase {int(row['phase']) + 1} {row.get('cause')}"
+    return outcome["kind"] != "learnt" and named in outcome["text"]
 
 
 def _unlisted(log: Log) -> list[tuple[str, str]]:
@@ -86,7 +96,3 @@ def _side_effects(base: Mapping[str, Any], tuned: Mapping[str, Any]) -> list[tup
         what = f"Fewer completions are valid: {before:.1%} → {after:.1%}."
         found.append((what, "use a smaller --tilt.step or --optimizer.lr, or more --replay.prompts"))
     return found
-
-
-def _share(value: Any) -> str:
-    return "an unknown share" if value is None else f"{value:.0%}"

@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dtm.config import RunConfig
-from dtm.config.budget import SPENT
+from dtm.config.budget import SPENT, Budget
 from dtm.config.serialise import read_mapping, to_yaml
 from dtm.errors import CheckpointError, DtmWarning, require
 from dtm.evaluation.reveals import as_text
+from dtm.loop.base import reading
 from dtm.report.card import without_folders
 from dtm.report.outcome import outcome_of
 from dtm.report.page.advice import advice
@@ -72,7 +73,19 @@ class Detail:
 def page_data(subjects: Sequence[PageRun], title: str, level: int = 0) -> dict[str, Any]:
     """Return the data of a page's runs, at a level of detail."""
     detail = Detail.of(len(subjects), level)
-    return {"title": title, "runs": [run_data(subject, detail) for subject in subjects]}
+    axis = common_axis([subject.folder.read_config().budget for subject in subjects])
+    return {"title": title, "axis": axis, "runs": [run_data(subject, detail) for subject in subjects]}
+
+
+def common_axis(budgets: Sequence[str | None]) -> str:
+    """Return the column for the x-axis of the curves at first: tokens if runs share a budget of tokens.
+
+    >>> common_axis(["6e6tokens", "6e6tokens"]), common_axis(["6e6tokens"]), common_axis([None, None])
+    ('spent_tokens', 'step', 'step')
+    """
+    (first, *others), shared = budgets, len(set(budgets)) == 1
+    of_tokens = first is not None and Budget.parse(first).unit == "tokens"
+    return "spent_tokens" if others and shared and of_tokens else "step"
 
 
 def run_data(subject: PageRun, detail: Detail) -> dict[str, Any]:
@@ -189,11 +202,12 @@ def measures(log: Log) -> list[dict[str, Any]]:
 
 VERSIONS = ("dtm", "python", "torch")
 NO_MEASURE = ("step", "tilt", "seconds", "best")
-PHASE = ("phase", "tilt", "h", "steps", "ess", "absorbed", "absorbed_error", "reward", "reason")
+PHASE = ("phase", "tilt", "h", "steps", "ess", "absorbed", "reward", "reason")
 
 
 def _phase(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row.get(name) for name in PHASE}
+    shown = {name: row.get(name) for name in PHASE}
+    return shown | {"reading": reading(row.get("absorbed"), row.get("absorbed_error"))}
 
 
 def samples(evaluations: Evaluations, drawn: dict[str, Any], detail: Detail) -> dict[str, Any]:

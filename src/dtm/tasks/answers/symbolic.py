@@ -14,7 +14,7 @@ from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from dtm.errors import ConfigError, DtmError, require
+from dtm.errors import ConfigError, DtmError, install_extra, require
 from dtm.workers import Gone, Late, Worker
 
 DEADLINES = (5.0, 10.0)
@@ -35,7 +35,7 @@ def require_installed() -> None:
     require(
         importlib.util.find_spec("math_verify") is not None,
         "the rules 'fixed' compare MATH answers with the package math-verify, which is not installed. "
-        "Install it with: pip install 'discrete-tilt-matching[math]', or use --rules d1, spg or dtm",
+        f"Install it with: {install_extra('math')}, or use --rules d1, spg or dtm",
         ConfigError,
     )
 

@@ -7,7 +7,7 @@ const COLOURS = 6;
 const read = () => JSON.parse(document.getElementById("data").textContent);
 
 // The choices of the reader, kept when a live page is redrawn.
-const state = { run: 0, axis: "step", movie: {}, samples: { shown: 20, sort: "reward", down: true } };
+const state = { run: 0, movie: {}, samples: { shown: 20, sort: "reward", down: true } };
 
 function put(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {

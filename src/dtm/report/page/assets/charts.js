@@ -10,10 +10,10 @@ function seriesOf(spec, runs, groups) {
     for (const [place, line] of (own ? own.lines : []).entries()) {
       if (place > 0 && runs.length > 1) continue;
       const points = pointsOf(run.tables[line.table], line);
-      const name = runs.length > 1 ? run.name : line.label;
+      const [name, group] = runs.length > 1 ? [run.name, run.group] : [line.label, line.label];
       const paint = runs.length > 1 ? groups.indexOf(run.group) : place && 5;
       const dots = !["step", "rollouts"].includes(line.table);
-      if (points.length) found.push({ name, points, faint: place > 0, dots, colour: paint });
+      if (points.length) found.push({ name, group, points, faint: place > 0, dots, colour: paint });
     }
   }
   return found;
@@ -112,15 +112,23 @@ function curve(one, scale) {
 
 const nearest = (points, x) => points.reduce((best, p) => (Math.abs(p.x - x) < Math.abs(best.x - x) ? p : best));
 
-function valueText(spec, one, point, alone) {
-  const range = point.low === null ? "" : ` (${number(point.low, spec.format)} to ${number(point.high, spec.format)})`;
-  return `${alone ? "" : `${visible(one.name)} `}${number(point.y, spec.format)}${range}`;
+// One value per group: that of its curve with the interval, or the mean over the curves of its runs.
+function values(spec, series, pick) {
+  const groups = new Map(series.map((one) => [one.group, []]));
+  series.forEach((one) => groups.get(one.group).push(pick(one.points)));
+  const texts = [...groups].map(([name, points]) => {
+    const mean = points.reduce((sum, point) => sum + point.y, 0) / points.length;
+    const { low, high } = points[0];
+    const range = points.length > 1 || low === null
+      ? "" : ` (${number(low, spec.format)} to ${number(high, spec.format)})`;
+    return `${groups.size > 1 ? `${visible(name)} ` : ""}${number(mean, spec.format)}${range}`;
+  });
+  return texts.join(" · ");
 }
 
 function lastValues(spec, series) {
-  const alone = series.length === 1;
-  const shown = series.slice(0, 3).map((one) => valueText(spec, one, one.points[one.points.length - 1], alone));
-  return `Latest ${shown.join(" · ")}${series.length > 3 ? " · …" : ""}`;
+  const averaged = series.length > new Set(series.map((one) => one.group)).size ? ", mean per setting:" : "";
+  return `Latest${averaged} ${values(spec, series, (points) => points[points.length - 1])}`;
 }
 
 function follow(picture, cursor, readout, spec, series, scale) {
@@ -130,8 +138,7 @@ function follow(picture, cursor, readout, spec, series, scale) {
     cursor.setAttribute("x1", scale.x(x));
     cursor.setAttribute("x2", scale.x(x));
     cursor.setAttribute("visibility", "visible");
-    const near = series.slice(0, 6).map((one) => valueText(spec, one, nearest(one.points, x), series.length === 1));
-    readout.textContent = `${AXES[state.axis][0]} ${number(x)}: ${near.join(" · ")}`;
+    readout.textContent = `${AXES[state.axis][0]} ${number(x)}: ${values(spec, series, (points) => nearest(points, x))}`;
   };
   const leave = () => {
     cursor.setAttribute("visibility", "hidden");

@@ -19,8 +19,23 @@ function maze(scene, picture, inside) {
     svg("rect", { class: "floor", width: size, height: size, "stroke-width": 0.1 }),
     svg("path", { class: "wall", d: walls.join("") }),
     inside,
-    svg("circle", { class: "end", cx: start[1] + 0.5, cy: start[0] + 0.5, r: 0.42 }, svg("title", {}, "start")),
-    svg("rect", { class: "goal", x: goal[1] + 0.12, y: goal[0] + 0.12, width: 0.76, height: 0.76 }, svg("title", {}, "goal")));
+    startMark(start), goalMark(goal));
+}
+
+// The colours are those of benchmarks/movie.py.
+const startMark = ([row, column]) =>
+  svg("circle", { class: "start", cx: column + 0.5, cy: row + 0.5, r: 0.42 }, svg("title", {}, "start"));
+const goalMark = ([row, column]) =>
+  svg("rect", { class: "goal", x: column + 0.12, y: row + 0.12, width: 0.76, height: 0.76 }, svg("title", {}, "goal"));
+const flawMark = ([row, column]) =>
+  svg("path", { class: "flaw", d: `M${column + 0.2} ${row + 0.2}l.6 .6M${column + 0.8} ${row + 0.2}l-.6 .6` });
+
+// A line that explains the marks of a maze; null for other tasks.
+function mazeLegend(scene) {
+  if (scene.kind !== "maze") return null;
+  const marks = [[startMark, "start"], [goalMark, "goal"], [flawMark, "a wall, or a jump from the previous cell"]];
+  return el("p", { class: "note marks" }, marks.map(([draw, text]) =>
+    el("span", {}, svg("svg", { viewBox: "0 0 1 1", "aria-hidden": "true" }, draw([0, 0])), text)));
 }
 
 const isOpen = (scene, [row, column]) => (scene.walls[row] || "")[column] === ".";
@@ -38,8 +53,7 @@ function flaws(scene, cells) {
     const jumps = last && Math.abs(last[0] - cell[0]) + Math.abs(last[1] - cell[1]) !== 1;
     return jumps || !isOpen(scene, cell);
   });
-  return wrong.map(([row, column]) =>
-    svg("path", { class: "flaw", d: `M${column + 0.2} ${row + 0.2}l.6 .6M${column + 0.8} ${row + 0.2}l-.6 .6` }));
+  return wrong.map(flawMark);
 }
 
 function sudoku(picture, tones) {

@@ -1,6 +1,7 @@
 // Build the page, and update a live page.
 
 let data = read();
+state.axis = data.axis;
 const POLL = 2000; // milliseconds
 
 function redraw(id, node) {

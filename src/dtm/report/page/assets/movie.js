@@ -35,7 +35,7 @@ function movieSection(run) {
     el("p", { class: "note" }, "revealed early",
       el("span", { class: "ramp", role: "img", "aria-label": "from blue to orange" }),
       "revealed late. A dotted line marks a confidence below 50 %."),
-    el("div", { class: "reels" }, reels.map((one) => one.node)));
+    el("div", { class: "reels" }, reels.map((one) => one.node)), mazeLegend(run.scene));
 }
 
 function pause() {

@@ -33,7 +33,8 @@ function samplesSection(run) {
       choice("Model", "filter-step", [["", "all"], ...steps], chosen.step ?? "", (value) => set("step")({ target: { value } })),
       count),
     el("div", { class: "card scroll" },
-      el("table", { class: "samples" }, el("caption", { class: "skip" }, "Samples"), head, body)), more);
+      el("table", { class: "samples" }, el("caption", { class: "skip" }, "Samples"), head, body)),
+    mazeLegend(run.scene), more);
 }
 
 const COLUMNS = [["reward", "Reward"], ["step", "Model"], ["prompt", "Prompt"], ["completion", "Completion"]];

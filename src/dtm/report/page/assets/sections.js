@@ -42,9 +42,11 @@ function chartsSection(runs) {
   if (!figures.length) return null;
   const axes = Object.entries(AXES).map(([name, [label]]) => [name, label]);
   const change = (value) => { state.axis = value; redraw("curves", chartsSection(runs)); };
-  const note = runs.length > 1
-    ? "One curve per run; runs of one setting share a colour."
+  const lines = runs.length > 1
+    ? "One curve per run; runs of one setting share a colour, and the line above a chart has the mean of each setting."
     : "Bands and whiskers: the 95 % interval of the mean reward over prompts, and the standard error of the absorbed share.";
+  const all = runs.every((run) => run.charts.some((chart) => chart.id === "kl_to_base"));
+  const note = all ? lines : `${lines} The KL to the base is measured with adapters only, or with methods that read the base.`;
   return section("curves", "Curves", note,
     el("div", { class: "controls" }, choice("Against", "axis", axes, state.axis, change)),
     runs.length > 1 && legend(groups), el("div", { class: "grid" }, figures));
@@ -58,11 +60,9 @@ function table(heads, rows) {
 
 function phasesSection(run) {
   if (!run.phases.some((phase) => phase.absorbed !== null)) return null;
-  const absorbed = (phase) => (phase.absorbed === null
-    ? "–" : `${number(phase.absorbed, "share")} ± ${number(phase.absorbed_error, "share")}`);
   const rows = run.phases.map((phase) => [
     String(phase.phase + 1), `${number(phase.tilt)} → ${number(phase.tilt + phase.h)}`, number(phase.steps),
-    number(phase.ess, "share"), absorbed(phase), number(phase.reward), visible(phase.reason)]);
+    number(phase.ess, "share"), phase.reading, number(phase.reward), visible(phase.reason)]);
   const heads = ["Phase", "Tilt", "Steps", "ESS", "Absorbed", "Reward of its rollouts", "Ended"];
   return section("phases", "Phases", "Each phase tilts by h and trains until the student has absorbed it.", table(heads, rows));
 }
@@ -84,7 +84,7 @@ function movedSection(run) {
   const note = `${number(found.share, "share")} of the answers to a prompt changed between the first and the latest `
     + "evaluation (total variation of the samples, chance included).";
   return section("moved", "Changed answers", note,
-    el("div", { class: "moves" }, list("Gained", found.gained), list("Lost", found.lost)));
+    el("div", { class: "moves" }, list("Gained", found.gained), list("Lost", found.lost)), mazeLegend(run.scene));
 }
 
 function movedRow(run, row) {

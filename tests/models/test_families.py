@@ -289,7 +289,10 @@ def test_full_attention_of_a_family_is_not_changed(write_published):
 
 
 def test_sizes_need_neither_mask_nor_block(write_published):
-    assert read_sizes(write_published("llada2"), block=32).attention_block == 32
+    assert read_sizes(write_published("llada2")).attention_block == 32
+    sdar = write_published("sdar", name="sdar")
+    assert read_sizes(sdar).attention_block == 4
+    assert read_sizes(sdar, Asked(attention="block", block=16)).attention_block == 16
 
 
 def test_architectures_tell_llada_moe_from_dense_llada(write_published, write_hub):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ from dtm.evaluation.complete import complete
 from dtm.loop.assemble import assemble
 from dtm.loop.audit import audit
 from dtm.random import stream
+from ending import FINISHED
 from ranks import each
 
 ONLY = {"general": 0.0, "countdown": 0.0, "arithmetic": 0.0, "sudoku": 0.0, "sudoku_lines": 0.0, "gsm8k": 0.0}
@@ -157,6 +161,36 @@ def reported(first: str | None) -> str:
     told: list[str] = []
     report_once(messages[current().rank], told.append)
     return "".join(told)
+
+
+def under_torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`torchrun --nproc-per-node 2 -m dtm ARGUMENTS`."""
+    torchrun = Path(sys.executable).with_name("torchrun")
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+    return subprocess.run(
+        [torchrun, "--nproc-per-node", "2", "--master-port", str(port), "-m", "dtm", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_torchrun_trains_the_run_of_one_process_and_prints_an_error_once(tiny, tmp_path):
+    config = replace(tiny, distributed=DistributedConfig(row_order=True), device="cpu")
+    (tmp_path / "tiny.yaml").write_text(to_yaml(config))
+    start = ["train", "maze-small", "--config", str(tmp_path / "tiny.yaml")]
+    done = under_torchrun(*start, "--out", str(tmp_path / "two"))
+    assert done.stdout.count(str(tmp_path / "two" / "report.html")) == 1, done.stdout + done.stderr
+    assert dtm.cli.main([*start, "--out", str(tmp_path / "one")]) in FINISHED
+    one, two = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("one", "two"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    for flags, told in (ALIKE["a flag"], ALIKE["the base"], ALIKE["gradients"]):
+        failed = under_torchrun(*start, "--out", str(tmp_path / "failed"), *flags)
+        assert failed.returncode != 0
+        assert failed.stderr.count(told) == 1, failed.stderr
 
 
 def test_a_killed_process_is_told_and_ends_the_launch(monkeypatch, capfd):

@@ -150,8 +150,8 @@ def _dispatch(arguments: list[str]) -> int:
     require(
         launched() == 1 or name not in STARTS_RUNS,
         f"dtm {name} starts its runs itself, and cannot be started by torchrun. Run instead: "
-        f"dtm {shlex.join([*arguments, '--processes', str(launched())])} (each run then has that many processes "
-        "on this machine)",
+        f"dtm {shlex.join([*arguments, '--processes', str(launched())])} (each run then has that many "
+        "processes on this machine)",
     )
     if name in IN_PROCESSES:
         processes, rest = take_processes(rest)

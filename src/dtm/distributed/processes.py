@@ -17,6 +17,8 @@ from typing import Any, TypeVar, final
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
 
 from dtm.distributed.group import Group, failure, mark_shared
 from dtm.errors import PeerError
@@ -46,7 +48,7 @@ class Processes(Group):
         atexit.register(self._leave)
 
     def _join(self, backend: str) -> None:
-        self.store: dist.Store = next(dist.rendezvous("env://", timeout=WAIT))[0]
+        self.store: Store = next(rendezvous("env://", timeout=WAIT))[0]
         """Keys and values that any process can read at any time."""
         dist.init_process_group(backend, store=self.store, rank=self.rank, world_size=self.size, timeout=WAIT)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from dtm.distributed.group import current, launched
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch.distributed.distributed_c10d import Store
 
 PATIENCE = timedelta(seconds=10)
 """Time for which processes that fail wait for each other's messages."""
@@ -55,12 +55,13 @@ def _is_that_of_the_first(message: str, rank: str) -> bool:
 
 def _store() -> Store:
     """Return the store of keys and values: that of the group, or before there is one a new connection."""
-    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
     if current.cache_info().currsize:
         from dtm.distributed.processes import Processes
 
         group = current()
         assert isinstance(group, Processes)
-        return dist.PrefixStore("reports", group.store)
-    return dist.PrefixStore("reports", next(dist.rendezvous("env://", timeout=PATIENCE))[0])
+        return PrefixStore("reports", group.store)
+    return PrefixStore("reports", next(rendezvous("env://", timeout=PATIENCE))[0])

@@ -1,4 +1,4 @@
-"""c-DTM on a block-causal model and on one with full attention, at the same budget.
+"""c-DTM on a block-causal model and on one with full attention, with the same settings.
 
     python benchmarks/block_causal.py --out block_causal.json               # sudoku-mini on a GPU: minutes
     python benchmarks/block_causal.py --scale small --publish               # a smaller model, on a CPU
@@ -9,7 +9,7 @@
 Two bases of one size are pretrained on the recipe's examples: full attention with any-order masks, and
 block-causal attention with masks in every block. Each is tuned with the recipe's settings and several seeds;
 the block-causal one is decoded with the prefix cache, which is exact. Reported are held-out measures of base
-and tuned models and the operations of each run.
+and tuned models, and the tokens and operations (FLOPs) that each run spent on rollouts and updates.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def tuned(config: RunConfig, out: Path) -> dict[str, Any]:
     seconds = time.perf_counter() - begin
     assembly = run.assembly
     before, after = (api.measure(assembly, model).measures for model in (assembly.base, run.model))
-    cost = {key: value for key, value in run.summary.items() if key in ("tokens", "flops", "steps", "tilt")}
+    cost = {key: run.summary[key] for key in ("steps", "tilt", "spent_tokens", "spent_flops")}
     return {"base": before, "tuned": after, "seconds": seconds, **cost}
 
 
@@ -132,6 +132,8 @@ def main() -> None:
                 pairs = [(run["base"][measure], run["tuned"][measure]) for run in runs]
                 means = [statistics.mean(values) for values in zip(*pairs, strict=True)]
                 print(f"{name}, {measure}: base {means[0]:.4f}, tuned {means[1]:.4f}", flush=True)
+            spent = [statistics.mean(run[f"spent_{unit}"] for run in runs) for unit in ("tokens", "flops")]
+            print(f"{name}: {spent[0]:.3g} tokens and {spent[1]:.3g} FLOPs per run", flush=True)
             if out is not None:
                 write_json(out, results)
     if options.publish:

@@ -66,7 +66,8 @@ def processes(found: Found) -> Table:
             name,
             *(f"{case[number]['seconds_per_step'] * 1e3:.0f}" for number in ("1", "2")),
             f"{case['loss_difference']:.1e}",
-            "yes" if case["equal_rewards"] else "no",
+            f"{case['equal_rewards']:.0%}",
+            _saved(case),
             *(
                 f"{case[number]['peak_gib']:.2f} ({case[number]['estimate_gib']:.2f})"
                 for number in ("1", "2")
@@ -74,5 +75,13 @@ def processes(found: Found) -> Table:
         ]
         for name, case in found["cases"].items()
     ]
+    rows += [[f"{name}: failed", *[""] * 7] for name in found["failed"]]
     head = ["", "ms per step, one process", "two", "largest difference of a loss", "equal rewards"]
-    return [*head, "peak GiB of one process (estimate)", "of each of two"], rows
+    saved = "seconds saved by rollouts ahead, one process; two"
+    return [*head, saved, "peak GiB of one process (estimate)", "of each of two"], rows
+
+
+def _saved(case: Found) -> str:
+    """Seconds that drawing ahead has saved, with one and with two processes."""
+    saved = [case[number]["saved_seconds"] for number in ("1", "2")]
+    return "; ".join(f"{seconds:.1f}" for seconds in saved if seconds is not None)

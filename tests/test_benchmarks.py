@@ -66,6 +66,26 @@ def test_a_failed_part_of_the_families_is_told_and_the_others_are_kept(tmp_path)
 
 
 @pytest.mark.slow
+def test_a_failed_case_of_the_processes_is_named_and_the_others_are_kept(tmp_path):
+    code = (
+        "import processes, sys; processes.CASES['adapters'] = {'adapter': {'rank': 2, 'targets': 'nothing'}};"
+        "sys.argv = ['processes.py', '--smoke', '--only', 'adapters', 'all weights', '--out', 'found.json'];"
+        "processes.main()"
+    )
+    folder = ROOT / "benchmarks"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(folder)!r}); {code}"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "failed: adapters" in done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert list(found["failed"]) == ["adapters"]
+    assert "nothing" in found["failed"]["adapters"]
+    assert found["cases"]["all weights"]["equal_rewards"] == 1
+
+
+@pytest.mark.slow
 def test_the_language_study_runs_in_miniature(write_source, shared_data, tmp_path):
     script = str(ROOT / "benchmarks" / "language.py")
     call = [sys.executable, script, "all", "--smoke", "--out", "study", "--only", "countdown,supervised"]

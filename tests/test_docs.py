@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dtm.api import measure
 from dtm.cli import COMMANDS
@@ -38,6 +40,43 @@ def commands(text: str) -> list[str]:
     inline = [line for line in re.findall(r"`(dtm [^`]+)`", text) if not MENTION.fullmatch(line)]
     found = [re.split(r"\s+#|\s+>", line)[0].strip() for line in [*lines, *inline]]
     return [line for line in found if re.match(r"dtm [a-z]+ ", line) and "…" not in line.replace('"…"', "")]
+
+
+DISTRIBUTED = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
+
+
+def test_the_slurm_script_is_valid_bash_and_calls_a_command_that_parses():
+    (script,) = re.findall(r"^```bash\n(.*?)^```", DISTRIBUTED, re.DOTALL | re.MULTILINE)
+    checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert script.startswith("#!/bin/bash\n#SBATCH ")
+    require_torchrun(script)
+
+
+def test_the_skypilot_file_is_valid_yaml_whose_script_is_valid_bash():
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", DISTRIBUTED, re.DOTALL | re.MULTILINE)
+    task = yaml.safe_load(text)
+    assert task.keys() == {"resources", "num_nodes", "setup", "run"}
+    assert task["num_nodes"] == 2
+    checked = subprocess.run(["bash", "-n"], input=task["run"], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    require_torchrun(task["run"])
+
+
+def require_torchrun(script: str) -> None:
+    """Parse the options of torchrun with its own parser, and those of `dtm train` with ours."""
+    from torch.distributed.run import get_args_parser
+
+    joined = re.sub(r"\\\n\s*", " ", script)
+    (line,) = (line for line in joined.splitlines() if "torchrun " in line)
+    own = re.sub(r'"?\$\w+(:\d+)?"?', "2", line.split("torchrun ")[1])
+    options = get_args_parser().parse_args(shlex.split(own))
+    assert options.module
+    assert options.training_script == "dtm"
+    command, name, *flags = options.training_script_args
+    assert (command, "--resume", "auto") == ("train", *flags[-2:])
+    where = flags.index("--out")
+    with_flags(recipe(name), [*flags[:where], *flags[where + 2 : -2]], "dtm train")
 
 
 COMMAND_LINES = sorted({(page.name, line) for page in CURRENT for line in commands(page.read_text("utf-8"))})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,9 +12,12 @@ from dtm.capacity.memory import TrainingShape, estimate
 from dtm.cli import main
 from dtm.cli.fit import parse_size
 from dtm.cli.parse import with_flags
+from dtm.engine import build_decoder
 from dtm.errors import ConfigError
 from dtm.models import LoRA, TransformerConfig
+from dtm.models.families import read_shape
 from dtm.recipes import recipe
+from dtm.runs.bases import asked_for
 
 LLADA_8B = TransformerConfig(
     vocab_size=126464, mask_id=126336, eos_id=126081, width=4096, layers=32, heads=32, ffn=12288,
@@ -87,6 +91,45 @@ def test_the_command_prints_a_table_and_flags_that_train_accepts(write_hub, caps
     assert (config.model.nf4, config.decoding.cache, config.optimizer.micro_batch) == (False, "block", 12)
     assert (config.adapter.rank, config.adapter.targets, config.decoding.block) == (4, "published", 32)
     assert config.task.completion_length == 256
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "block"),
+    [
+        ("sdar", (), 4),
+        ("sdar", ("--model.attention", "block", "--model.block", "8"), 8),
+        ("llada2", (), 32),
+        ("llada_moe", (), None),
+    ],
+)
+def test_a_block_causal_model_gets_its_blocks_and_the_exact_cache(
+    write_published, capsys, family, given, block
+):
+    folder = write_published(family)
+    asked = ("--model.mask-token", "20", "--memory", "2GiB", "--rank", "4", "--completion", "64")
+    assert main(["fit", str(folder), *asked, *given]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert ("with a cache:" in printed) == (block is None)
+    assert ("block-causal attention" in printed) == (block is not None)
+    name = "exact decoding:" if block is None else "exact, with the prefix cache:"
+    flags = printed.split(name)[1].split("with a cache:")[0].split()
+    config = with_flags(recipe("llada-custom"), flags, "dtm train")
+    assert (config.model.mask_token, config.model.block) == ("20", block)
+    assert config.decoding.block == (block or 32)
+    assert config.decoding.cache == "prefix"
+    shape = read_shape(folder, asked_for(config.model))[1]  # as train reads it
+    build_decoder(config.decoding).require_blocks(shape.attention_block)
+    assert shape.attention_block == block
+
+
+def test_an_adapted_model_of_unknown_attention_needs_the_flag(write_source, capsys):
+    folder = write_source("llama")
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": "a2d-llama"}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert main(["fit", str(folder), "--memory", "2GiB", "--rank", "4"]) == 2
+    assert "--model.attention full" in capsys.readouterr().err
+    assert main(["fit", str(folder), "--memory", "2GiB", "--rank", "4", "--model.attention", "full"]) == 0
+    assert "--model.attention full" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ MODELS = {
 
 def shape_of(name: str, folder):
     (folder / "config.json").write_text(json.dumps(MODELS[name][0]))
-    return read_sizes(folder, block=32)
+    return read_sizes(folder)
 
 
 @pytest.mark.parametrize("name", MODELS)

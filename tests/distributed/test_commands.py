@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,8 @@ import dtm.cli
 from dtm.api import measure
 from dtm.config import DistributedConfig, RunConfig
 from dtm.config.adapt import AdaptConfig, CorpusConfig
-from dtm.distributed import current
+from dtm.config.serialise import to_yaml
+from dtm.distributed import current, report_once
 from dtm.distributed.launch import launch
 from dtm.engine import Decoder
 from dtm.errors import ConfigError
@@ -24,6 +28,7 @@ from dtm.evaluation.complete import complete
 from dtm.loop.assemble import assemble
 from dtm.loop.audit import audit
 from dtm.random import stream
+from ending import FINISHED
 from ranks import each
 
 ONLY = {"general": 0.0, "countdown": 0.0, "arithmetic": 0.0, "sudoku": 0.0, "sudoku_lines": 0.0, "gsm8k": 0.0}
@@ -107,10 +112,85 @@ def test_only_the_first_process_prints_and_a_launch_returns_the_code_of_a_failur
     assert launch(["recipes"], 2, {}) == 0
     listed = capfd.readouterr().out
     assert listed.count("maze-small ") == 1
-    assert launch(["recipes", "show", "unknown"], 2, {}) == 2
-    capfd.readouterr()
     with pytest.raises(ConfigError, match="--processes must be at least 1"):
         launch(["recipes"], 0, {})
+
+
+ALIKE = {
+    "a flag": (["--optimizer.lrr", "1"], "Unrecognized options: --optimizer.lrr"),
+    "a parser's flag": (["--config"], "expected one argument"),
+    "a value": (["--optimizer.lr", "-1"], "optimizer.lr must be"),
+    "the base": (["--model.base", "nowhere"], "nowhere"),
+    "gradients": (["--optimizer.lr", "1e30", "--optimizer.clip-norm", "1e30"], "finite"),
+}
+"""Errors that all processes meet: before and after they have joined their group."""
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_an_error_that_all_processes_meet_is_printed_once(tiny, tmp_path, capfd, name):
+    flags, told = ALIKE[name]
+    (tmp_path / "tiny.yaml").write_text(to_yaml(tiny))
+    start = ["train", "maze-small", "--config", str(tmp_path / "tiny.yaml"), "--out", str(tmp_path / "run")]
+    assert launch([*start, *flags], 2, {}) == 2
+    printed = capfd.readouterr()
+    assert (printed.out + printed.err).count(told) == 1, printed
+
+
+def test_an_error_of_one_process_alone_is_told_with_its_number(monkeypatch, capfd):
+    code = (
+        "import os, sys\nfrom datetime import timedelta\nfrom dtm.cli import main\n"
+        "from dtm.distributed import reports\nreports.PATIENCE = timedelta(seconds=0.2)\n"
+        "sys.exit(main(['recipes', 'show', 'unknown'] if os.environ['RANK'] == '1' else ['recipes']))"
+    )
+    monkeypatch.setattr("dtm.distributed.launch.COMMAND", ["-c", code])
+    assert launch([], 2, {}) == 2
+    assert "dtm: process 1: " in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("first", ["another problem", None])
+def test_a_message_is_told_unless_the_first_process_tells_the_same(first):
+    found = each(3, reported, first)
+    own = ["process 1: own", ""] if first is None else ["process 1: own", "process 2: same"]
+    assert found == ["same" if first is None else first, *own]
+
+
+def reported(first: str | None) -> str:
+    """What one process of three tells; the first and the last meet the same, or the first something else."""
+    current()
+    messages = ["same" if first is None else first, "own", "same"]
+    told: list[str] = []
+    report_once(messages[current().rank], told.append)
+    return "".join(told)
+
+
+def under_torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`torchrun --nproc-per-node 2 -m dtm ARGUMENTS`."""
+    torchrun = Path(sys.executable).with_name("torchrun")
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+    return subprocess.run(
+        [torchrun, "--nproc-per-node", "2", "--master-port", str(port), "-m", "dtm", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_torchrun_trains_the_run_of_one_process_and_prints_an_error_once(tiny, tmp_path):
+    config = replace(tiny, distributed=DistributedConfig(row_order=True), device="cpu")
+    (tmp_path / "tiny.yaml").write_text(to_yaml(config))
+    start = ["train", "maze-small", "--config", str(tmp_path / "tiny.yaml")]
+    done = under_torchrun(*start, "--out", str(tmp_path / "two"))
+    assert done.stdout.count(str(tmp_path / "two" / "report.html")) == 1, done.stdout + done.stderr
+    assert dtm.cli.main([*start, "--out", str(tmp_path / "one")]) in FINISHED
+    one, two = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("one", "two"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    for flags, told in (ALIKE["a flag"], ALIKE["the base"], ALIKE["gradients"]):
+        failed = under_torchrun(*start, "--out", str(tmp_path / "failed"), *flags)
+        assert failed.returncode != 0
+        assert failed.stderr.count(told) == 1, failed.stderr
 
 
 def test_a_killed_process_is_told_and_ends_the_launch(monkeypatch, capfd):
@@ -128,7 +208,7 @@ def test_a_killed_process_is_told_and_ends_the_launch(monkeypatch, capfd):
 def test_commands_that_start_runs_refuse_torchrun(monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
-    assert dtm.cli.main(["sweep", "maze-small"]) == 2
-    assert "--processes N" in capsys.readouterr().err
+    assert dtm.cli.main(["sweep", "maze-small", "--set", "seed=1 2"]) == 2
+    assert "Run instead: dtm sweep maze-small --set 'seed=1 2' --processes 2" in capsys.readouterr().err
     assert dtm.cli.main(["train", "maze-small", "--processes", "2"]) == 2
     assert "leave out" in capsys.readouterr().err

@@ -53,8 +53,8 @@ def write_adapter(folder, base, paths, rank: int = RANK, **changes):
     return folder
 
 
-def asked_of(family: str) -> dict[str, int]:
-    return {"mask_id": 4} if family == "a2d-qwen3" else {}
+def asked_of(family: str) -> dict[str, object]:
+    return {"mask_id": 4, "attention": "full"} if family == "a2d-qwen3" else {}
 
 
 @pytest.mark.parametrize("family", PATHS)
@@ -111,7 +111,7 @@ def test_a_wrong_pairing_is_refused_by_name_and_by_shape(base_of, write_hub, tmp
         ModelFiles.find(str(base)).with_adapter(str(by_shape))
     with_head = write_adapter(tmp_path / "head", base, LLADA | {"model.transformer.ff_out"})
     with pytest.raises(
-        CheckpointError, match=r"unexpected tensor 'base_model\.model\.model\.transformer\.ff_out"
+        CheckpointError, match=r"also adapts the head, model\.transformer\.ff_out.*exclude_modules"
     ):
         ModelFiles.find(str(base)).with_adapter(str(with_head))
 

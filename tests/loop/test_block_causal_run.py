@@ -11,7 +11,8 @@ import torch
 
 import dtm
 from dtm.capacity.flops import rollout_flops
-from dtm.config import EvaluationConfig, ModelConfig, RunConfig
+from dtm.cli.run import print_estimate
+from dtm.config import DecodingConfig, EvaluationConfig, ModelConfig, RunConfig
 from dtm.config.registry import configure_method
 from dtm.engine import Decoder, generate
 from dtm.errors import ConfigError
@@ -78,7 +79,38 @@ def test_estimates_count_the_prefix_cache_and_whole_blocks(blockwise):
     )
     assert with_cache.training_shape.length == 4 + 5
     assert with_cache.memory.rollouts > without.memory.rollouts
-    assert "law" in training_plan(with_cache)["decoding"]
+
+
+def test_the_plan_names_the_attention_the_exact_cache_and_what_approximates(blockwise, tiny):
+    def plan(**decoding):
+        return training_plan(assemble(replace(blockwise, decoding=replace(blockwise.decoding, **decoding))))
+
+    exact, rough, none = plan(), plan(order="sampled-confidence"), plan(cache="none")
+    assert exact["attention"] == "blocks of 2, causal between them"
+    assert "own law" in exact["decoding"]
+    assert exact["cache"] == "prefix: exact, since finished blocks never change, so it needs no audit"
+    assert "approximates the model's law (the order)" in rough["decoding"]
+    assert rough["cache"].startswith("prefix: exact")
+    assert rough["cache"].endswith("what approximates the law is named under decoding")
+    assert "--decoding.cache prefix is exact" in none["cache"]
+    assert "audit" not in exact
+    certain = plan(certainty=0.9)
+    assert "no audit" not in certain["cache"]
+    assert certain["audit"].startswith("none: the error")  # audit.share is 0 here
+    full = training_plan(assemble(tiny))
+    assert full["attention"] == "full"
+    assert "cache" not in full
+
+
+def test_block_causal_bases_get_the_exact_cache_by_default(blockwise):
+    usual = assemble(replace(blockwise, decoding=DecodingConfig(block=2)))
+    assert training_plan(usual)["cache"].startswith("prefix: exact")
+    assert usual.training_shape.cached
+
+
+def test_a_run_says_at_its_start_that_its_cache_is_exact(blockwise, capsys):
+    print_estimate(assemble(blockwise))
+    assert "cache: prefix: exact" in capsys.readouterr().out
 
 
 def test_masks_in_every_block_train_c_dtm(blockwise, make_trainer):

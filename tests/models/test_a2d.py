@@ -17,6 +17,7 @@ from dtm.models import LoRA, Policy
 from dtm.models.export import load_adapter, save_adapter, save_merged
 from dtm.models.families import read_shape
 from dtm.models.families.settings import Asked, Sidecar
+from dtm.models.source import with_config
 from dtm.models.storage import check_weights, save_hub
 from dtm.random import stream
 from ending import FINISHED
@@ -25,6 +26,7 @@ pytest.importorskip("transformers")
 
 SOURCES = ["llama", "qwen2", "qwen3"]
 MASK = Asked(mask_token="4")
+FULL = Asked(mask_token="4", attention="full")
 
 
 def change_config(folder, **changes) -> None:
@@ -53,7 +55,8 @@ def test_logits_are_those_of_published_code(shared_data, source):
     folder = shared_data / "golden" / f"a2d_{source}_tiny"
     golden = load_file(folder / "golden.safetensors")
     mask_id = int(golden["mask_token_id"])
-    model, real = dtm.load_model(folder, asked=Asked(mask_token=str(mask_id))), golden["attention_mask"] == 1
+    asked, real = Asked(mask_token=str(mask_id), attention="full"), golden["attention_mask"] == 1
+    model = dtm.load_model(folder, asked=asked)
     alone = model.logits(golden["input_ids"]) - golden["logits_no_mask"]
     padded = model.logits(golden["input_ids"], golden["attention_mask"]) - golden["logits"]
     assert alone.abs().max() < 1e-4
@@ -72,10 +75,18 @@ def test_block_causal_logits_are_those_of_published_code(shared_data):
         block=int(golden["bd3lm_block_size"]),
     )
     real = golden["bd3lm_attention_mask"] == 1
-    found = dtm.load_model(folder, asked=asked).logits(golden["bd3lm_input_ids"], real)
-    assert (found - golden["bd3lm_logits"])[real].abs().max() < 1e-4
-    full = dtm.load_model(folder, asked=replace(asked, attention="full", block=None))
-    assert (full.logits(golden["bd3lm_input_ids"], real) - golden["bd3lm_logits"])[real].abs().max() > 1e-2
+    model = dtm.load_model(folder, asked=asked)
+
+    def error(of) -> float:
+        return float((of.logits(golden["bd3lm_input_ids"], real) - golden["bd3lm_logits"])[real].abs().max())
+
+    assert error(model) < 1e-4
+    for mistake in (
+        {"attention_block": None},
+        {"attention_block": 2 * asked.block},
+        {"block_origin": "token"},
+    ):
+        assert error(with_config(model, **mistake)) > 1e-2, mistake
 
 
 @pytest.mark.parametrize("block", [None, 3])
@@ -150,7 +161,7 @@ def test_an_unsupported_setting_is_refused_by_name(write_adapted, source, change
     folder = write_adapted(source)
     change_config(folder, **changes)
     with pytest.raises(CheckpointError, match=named):
-        dtm.load_model(folder, asked=MASK)
+        dtm.load_model(folder, asked=FULL)
 
 
 @pytest.mark.parametrize(
@@ -164,20 +175,20 @@ def test_an_unsupported_setting_is_refused_by_name(write_adapted, source, change
 )
 def test_other_ways_to_write_the_same_configuration_are_read(write_adapted, changes):
     folder = write_adapted("llama")
-    expected = replace(read_shape(folder, MASK)[1], head_width=None)
+    expected = replace(read_shape(folder, FULL)[1], head_width=None)
     change_config(folder, **changes)
-    assert replace(read_shape(folder, MASK)[1], head_width=None) == expected
+    assert replace(read_shape(folder, FULL)[1], head_width=None) == expected
 
 
 def test_a_tied_head_may_be_stored_again_if_it_is_equal(write_adapted):
     folder = write_adapted("llama", tie_word_embeddings=True)
     stored = load_file(folder / "model.safetensors")
     assert "lm_head.weight" not in stored
-    expected = dtm.load_model(folder, asked=MASK).state_dict()
+    expected = dtm.load_model(folder, asked=FULL).state_dict()
     head = stored["model.embed_tokens.weight"].clone()
     save_file(stored | {"lm_head.weight": head}, folder / "model.safetensors")
-    check_weights(folder, MASK)
-    again = dtm.load_model(folder, asked=MASK).state_dict()
+    check_weights(folder, FULL)
+    again = dtm.load_model(folder, asked=FULL).state_dict()
     assert again.keys() == expected.keys()
     assert all(torch.equal(again[name], value) for name, value in expected.items())
     head[3, 3] += 1
@@ -185,25 +196,35 @@ def test_a_tied_head_may_be_stored_again_if_it_is_equal(write_adapted):
     with pytest.raises(
         CheckpointError, match=r"'lm_head\.weight' differs from 'model\.embed_tokens\.weight'"
     ):
-        dtm.load_model(folder, asked=MASK)
+        dtm.load_model(folder, asked=FULL)
 
 
 # ── settings that the layout leaves out ──────────────────────────────────────────────────────────
 
 
 def test_the_mask_token_is_asked_for_then_stated_then_the_tokenizers(write_adapted):
-    folder = write_adapted("qwen3")
+    folder, stored = write_adapted("qwen3"), Asked(attention="full")
     with pytest.raises(CheckpointError, match=r"Pass its id or text with --model\.mask-token"):
         read_shape(folder)
     tokenizer = chatml_tokenizer(mask_token="<|MASK|>")
     tokenizer.save_pretrained(folder)
-    assert read_shape(folder)[1].mask_id == tokenizer.mask_token_id == len(tokenizer) - 1
+    assert read_shape(folder, stored)[1].mask_id == tokenizer.mask_token_id == len(tokenizer) - 1
     Sidecar(mask_token_id=3, eos_token_id=0).write(folder)
-    assert (read_shape(folder)[1].mask_id, read_shape(folder)[1].eos_id) == (3, 0)
-    assert read_shape(folder, MASK)[1].mask_id == 4
-    assert read_shape(folder, Asked(mask_token="<reponame>"))[1].mask_id == 3
+    shape = read_shape(folder, stored)[1]
+    assert (shape.mask_id, shape.eos_id) == (3, 0)
+    assert read_shape(folder, FULL)[1].mask_id == 4
+    assert read_shape(folder, replace(FULL, mask_token="<reponame>"))[1].mask_id == 3
     with pytest.raises(CheckpointError, match="has no such token; pass its id instead"):
         read_shape(folder, Asked(mask_token="<nothing>"))
+
+
+@pytest.mark.parametrize(
+    ("source", "usual"),
+    [("qwen3", "151669 in"), ("qwen2", r"<\|mask\|>, added"), ("llama", r"<\|mask\|>, added")],
+)
+def test_the_error_about_a_mask_token_names_the_usual_one(write_adapted, source, usual):
+    with pytest.raises(CheckpointError, match=rf"--model\.mask-token \({usual}"):
+        read_shape(write_adapted(source))
 
 
 def test_an_added_token_of_known_text_is_the_mask(write_adapted):
@@ -211,12 +232,21 @@ def test_an_added_token_of_known_text_is_the_mask(write_adapted):
     tokenizer = chatml_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|mask|>"]})
     tokenizer.save_pretrained(folder)
-    assert read_shape(folder)[1].mask_id == tokenizer.convert_tokens_to_ids("<|mask|>")
+    shape = read_shape(folder, Asked(attention="full"))[1]
+    assert shape.mask_id == tokenizer.convert_tokens_to_ids("<|mask|>")
 
 
-def test_attention_is_asked_for_then_stated_else_full(write_adapted):
-    folder = write_adapted("llama")
-    assert read_shape(folder, MASK)[1].attention_block is None
+@pytest.mark.parametrize("source", SOURCES)
+def test_attention_is_asked_for_then_stated_and_never_guessed(write_adapted, source):
+    folder = write_adapted(source)
+    with pytest.raises(
+        CheckpointError, match=r"--model\.attention full .*--model\.attention block --model\.block B \(32 in"
+    ):
+        read_shape(folder, MASK)
+    assert read_shape(folder, FULL)[1].attention_block is None
+    Sidecar(mask_token_id=4).write(folder)  # states the mask token only
+    with pytest.raises(CheckpointError, match=r"--model\.attention full"):
+        read_shape(folder)
     Sidecar(mask_token_id=4, attention="block", block=8).write(folder)
     assert read_shape(folder)[1].attention_block == 8
     assert read_shape(folder, Asked(attention="full"))[1].attention_block is None
@@ -285,7 +315,7 @@ def test_a_model_written_in_the_public_layout_comes_back(write_adapted, tmp_path
 
 
 def test_a_public_folder_can_be_written_in_another_precision(write_adapted, tmp_path):
-    save_hub(dtm.load_model(write_adapted("llama"), asked=MASK), None, tmp_path / "half", torch.bfloat16)
+    save_hub(dtm.load_model(write_adapted("llama"), asked=FULL), None, tmp_path / "half", torch.bfloat16)
     assert {value.dtype for value in dtm.load_model(tmp_path / "half").parameters()} == {torch.bfloat16}
     assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "bfloat16"
 
@@ -308,7 +338,7 @@ def test_other_families_are_not_written_in_the_public_layout(write_hub, tmp_path
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_adapters_are_exported_and_merged(write_adapted, tmp_path, source):
-    folder, asked = write_adapted(source, tie_word_embeddings=True), replace(MASK, attention="full")
+    folder, asked = write_adapted(source, tie_word_embeddings=True), FULL
     policy = Policy(dtm.load_model(folder, asked=asked), lora=LoRA(rank=2))
     with torch.no_grad():
         for parameter in policy.trained():
@@ -345,7 +375,10 @@ def test_a_run_trains_exports_and_merges_an_adapted_model(write_adapted, tmp_pat
     start = ["train", "llada-custom", "--model.base", str(folder)]
     assert main([*start, *flags.split(), "--dry-run"]) == 2
     assert "--model.mask-token" in capsys.readouterr().err
-    assert main([*start, *flags.split(), "--model.mask-token", "<empty_output>"]) in FINISHED
+    flags += " --model.mask-token <empty_output>"
+    assert main([*start, *flags.split(), "--dry-run"]) == 2
+    assert "--model.attention full" in capsys.readouterr().err
+    assert main([*start, *flags.split(), "--model.attention", "full"]) in FINISHED
     run = dtm.Run.open(tmp_path / "run")
     assert run.model.config.mask_id == 4
     assert run.config.model.mask_token == "<empty_output>"

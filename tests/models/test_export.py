@@ -81,6 +81,18 @@ def test_peft_loads_the_adapter_over_the_hub_models_names(write_hub, tmp_path, f
         torch.testing.assert_close(down(x), student.blocks[block].down(x))
 
 
+def test_peft_matches_lladas_head_unless_it_is_excluded_as_the_error_says(write_hub, tmp_path):
+    peft = pytest.importorskip("peft")
+    folder = write_hub("llada")
+    for excluded in (None, ["model.transformer.ff_out"]):
+        config = peft.LoraConfig(r=2, target_modules=["q_proj", "ff_out"], exclude_modules=excluded)
+        adapter = tmp_path / str(excluded is None)
+        peft.get_peft_model(hub_skeleton(folder), config).save_pretrained(adapter)
+    with pytest.raises(CheckpointError, match=r'exclude_modules=\["model\.transformer\.ff_out"\]'):
+        load_adapter(tmp_path / "True", dtm.load_model(folder))
+    assert load_adapter(tmp_path / "False", dtm.load_model(folder))[1].targets == ("q", "down")
+
+
 @FAMILIES
 @pytest.mark.parametrize("shards", [1, 3])
 def test_merged_weights_are_a_hub_checkpoint_with_the_students_outputs(write_hub, tmp_path, family, shards):

@@ -21,8 +21,9 @@ from dtm.models.storage import check_weights, save_hub
 from dtm.random import stream
 from published import BLOCKS, CONFIGS, MASK, keywords, plain_logits
 
-GOLDEN = ["sdar", "sdar_moe", "llada2_moe", "llada_moe", "fast_dllm_qwen"]
-BLOCK_CAUSAL = [name for name in GOLDEN if name != "llada_moe"]
+A2D = ["a2d_qwen3", "a2d_qwen2", "a2d_llama"]
+GOLDEN = ["sdar", "sdar_moe", "llada2_moe", "llada_moe", "fast_dllm_qwen", *A2D]
+BLOCK_CAUSAL = [name for name in GOLDEN if name not in ("llada_moe", *A2D)]
 
 
 @pytest.fixture
@@ -37,6 +38,8 @@ def golden(shared_data):
         known = {"mask_id": int(stored["mask_token_id"])}
         if "block_size" in stored:
             known |= {"attention": "block", "block": int(stored["block_size"])}
+        elif name in A2D:
+            known |= {"attention": "full"}
         return dtm.load_model(folder, dtype=torch.float32, device="cpu", **known), stored
 
     return load
@@ -110,6 +113,7 @@ def with_experts(model, **changes):
 MISTAKES = {
     "eps": (GOLDEN, lambda m: {"norm_eps": 1.1e-5 - m.config.norm_eps}),
     "rotary base": (GOLDEN, lambda m: {"rope_base": 10_000.0}),
+    "causal attention": (A2D, lambda m: {"attention_block": 1}),
     "full attention": (BLOCK_CAUSAL, lambda m: {"attention_block": None}),
     "blocks of another size": (BLOCK_CAUSAL, lambda m: {"attention_block": 2 * m.attention_block}),
     "blocks as columns": (BLOCK_CAUSAL, lambda m: {"block_origin": "column"}),
@@ -136,7 +140,8 @@ def test_a_plausible_mistake_is_caught_by_the_reference(golden, mistake, name):
 WEIGHTS = {
     "no bias on the choice": (["llada2_moe"], "experts.bias"),
     "no shared expert": (["llada2_moe"], "shared.down.weight"),
-    "no biases of q, k, v": (["fast_dllm_qwen"], "attention.q.bias"),
+    "no biases of q": (["fast_dllm_qwen", "a2d_qwen2"], "attention.q.bias"),
+    "no biases of v": (["fast_dllm_qwen", "a2d_qwen2"], "attention.v.bias"),
 }
 
 
@@ -150,7 +155,7 @@ def test_a_forgotten_tensor_is_caught_by_the_reference(golden, mistake, name):
     assert worst(model.logits(stored["input_ids"], real), stored["logits"], real) > 1e-2
 
 
-@pytest.mark.parametrize("name", ["sdar", "llada2_moe", "llada_moe"])
+@pytest.mark.parametrize("name", ["sdar", "llada2_moe", "llada_moe", "a2d_qwen3"])
 def test_norms_of_queries_and_keys_after_the_rotation_are_caught_by_the_reference(golden, name, monkeypatch):
     model, stored = golden(name)
     norms = [(each.attention.q_norm, each.attention.k_norm) for each in model.blocks]
@@ -284,7 +289,10 @@ def test_full_attention_of_a_family_is_not_changed(write_published):
 
 
 def test_sizes_need_neither_mask_nor_block(write_published):
-    assert read_sizes(write_published("llada2"), block=32).attention_block == 32
+    assert read_sizes(write_published("llada2")).attention_block == 32
+    sdar = write_published("sdar", name="sdar")
+    assert read_sizes(sdar).attention_block == 4
+    assert read_sizes(sdar, Asked(attention="block", block=16)).attention_block == 16
 
 
 def test_architectures_tell_llada_moe_from_dense_llada(write_published, write_hub):

@@ -26,7 +26,10 @@ def tuned(write_published, write_source):
 
     def make(family: str):
         if family == "a2d-llama":
-            folder, known = write_source("llama", tie_word_embeddings=True), {"mask_id": 4}
+            folder, known = (
+                write_source("llama", tie_word_embeddings=True),
+                {"mask_id": 4, "attention": "full"},
+            )
             config = json.loads((folder / "config.json").read_text()) | {"model_type": family}
             (folder / "config.json").write_text(json.dumps(config))
         else:

@@ -99,13 +99,14 @@ def advice(model: TransformerConfig, run: TrainingShape, found: list[Fit], limit
     flags = (
         f"--model.{'' if best.nf4 else 'no-'}nf4 --optimizer.micro-batch {rows} --model.recompute {blocks}"
     )
-    flags_for = {"exact decoding": f"{flags} --decoding.batch {min(best.batch_exact, MAX_DECODED)}"}
-    if best.batch_cached:
-        is_full = model.attention_block is None
-        kind, name = ("block", "with a cache") if is_full else ("prefix", "exact, with the prefix cache")
-        cached = f"--decoding.batch {min(best.batch_cached, MAX_DECODED)} --decoding.cache {kind}"
-        flags_for[name] = f"{flags} {cached}"
-    return flags_for
+    exact = f"{flags} --decoding.batch {min(best.batch_exact, MAX_DECODED)}"
+    cached = f"{flags} --decoding.batch {min(best.batch_cached, MAX_DECODED)}"
+    if model.attention_block is None:
+        flags_for = {"exact decoding": exact}
+        return flags_for | ({"with a cache": f"{cached} --decoding.cache block"} if best.batch_cached else {})
+    if best.batch_cached:  # the prefix cache is exact: there is no reason to decode without it
+        return {"exact, with the prefix cache": f"{cached} --decoding.cache prefix"}
+    return {"exact decoding": f"{exact} --decoding.cache none"}
 
 
 def fewest_recomputed(model: TransformerConfig, run: TrainingShape, limit: int) -> int:

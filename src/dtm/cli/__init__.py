@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import signal
 import sys
 import warnings
@@ -30,9 +31,9 @@ from dtm.cli.run import pretrain, train
 from dtm.cli.sampling import sample
 from dtm.cli.sweep import sweep
 from dtm.cli.verify import verify
-from dtm.distributed import is_first_process, launched, was_shared
+from dtm.distributed import is_first_process, launched, report_once, was_shared
 from dtm.distributed.launch import launch
-from dtm.errors import ConfigError, DtmError, DtmWarning, nearest, require
+from dtm.errors import ConfigError, DtmError, DtmWarning, PeerError, nearest, require
 from dtm.runs.interrupts import ENDS_WITH_PARENT, Immediate, Interrupts, end_with_parent, exit_code
 
 __all__ = ["COMMANDS", "main"]
@@ -87,15 +88,18 @@ def _run(arguments: list[str]) -> int:
     try:
         return _dispatch(arguments)
     except DtmError as problem:
-        if is_first_process() or not was_shared(problem):
-            print(f"dtm: {problem}", file=sys.stderr, flush=True)
+        _report(problem)
         return 2 if Interrupts.received is None else exit_code()
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         sys.stderr.close()
         return 0
     except OSError as problem:
-        print(f"dtm: {problem}", file=sys.stderr)
+        report_once(str(problem), _tell)
         return 2
+    except SystemExit as end:  # a parser has printed what is wrong, in the first process
+        if end.code not in (0, None):
+            report_once("wrong arguments", lambda message: None)
+        raise
     except BaseException as problem:
         # A signal in the middle of an import can surface as another error.
         if Interrupts.received is None and not isinstance(problem, KeyboardInterrupt):
@@ -105,6 +109,21 @@ def _run(arguments: list[str]) -> int:
         return exit_code()
     finally:
         warnings.formatwarning = USUAL
+
+
+def _report(problem: DtmError) -> None:
+    """Print an error once, also if all processes raise it."""
+    if was_shared(problem):
+        if is_first_process():
+            _tell(str(problem))
+    elif isinstance(problem, PeerError):  # there is nobody to agree with
+        _tell(str(problem))
+    else:
+        report_once(str(problem), _tell)
+
+
+def _tell(message: str) -> None:
+    print(f"dtm: {message}", file=sys.stderr, flush=True)
 
 
 def _sentence(
@@ -130,8 +149,9 @@ def _dispatch(arguments: list[str]) -> int:
         raise ConfigError(f"no command {name!r}. {nearest(name, COMMANDS)}")
     require(
         launched() == 1 or name not in STARTS_RUNS,
-        f"dtm {name} starts its runs itself: call it without torchrun, and give each run N processes "
-        "with --processes N",
+        f"dtm {name} starts its runs itself, and cannot be started by torchrun. Run instead: "
+        f"dtm {shlex.join([*arguments, '--processes', str(launched())])} (each run then has that many "
+        "processes on this machine)",
     )
     if name in IN_PROCESSES:
         processes, rest = take_processes(rest)

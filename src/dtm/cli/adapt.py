@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dtm.cli.parse import PROCESSES_HELP, add_resume, first_line, join_resume, make_parser
+from dtm.cli.parse import PROCESSES_HELP, add_resume, first_line, join_resume, make_parser, printed_once
 from dtm.cli.run import STOPPING, print_plan
 from dtm.cli.threads import add_threads, set_threads
 from dtm.errors import require
@@ -88,7 +88,8 @@ def parsed(arguments: list[str]) -> tuple[argparse.Namespace, AdaptConfig]:
         require_new(options.out)
     if options.config is not None:
         start = load_yaml(options.config, start)
-    return options, tyro.cli(AdaptConfig, args=flags, default=start, prog="dtm adapt")
+    with printed_once():
+        return options, tyro.cli(AdaptConfig, args=flags, default=start, prog="dtm adapt")
 
 
 def _run(config: AdaptConfig, out: Path | None, resume: bool) -> int:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from typing import TYPE_CHECKING
 
+from dtm.cli.asking import MODEL, add_model_options
 from dtm.cli.parse import make_parser
 from dtm.errors import ConfigError, require
 
 if TYPE_CHECKING:
     from dtm.capacity.fit import Fit
+    from dtm.models.families.settings import Asked
+    from dtm.models.shape import TransformerConfig
 
 UNITS = {"K": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 NUMBERS = {
     "prompt": (172, "tokens per prompt"),
     "completion": (256, "tokens per completion"),
-    "block": (32, "tokens per block, unless the model sets it"),
+    "block": (32, "tokens per block of decoding; a block-causal model has its own, see --model.block"),
     "rank": (128, "rank of the adapters"),
     "rollouts": (480, "rollouts in the buffer"),
     "gpus": (1, "number of GPUs of this memory, with one process each"),
@@ -40,10 +44,13 @@ def fit(arguments: list[str]) -> int:
     from dtm.methods.c_dtm import HELD
     from dtm.models.adapters import LoRA
     from dtm.models.families import read_sizes
+    from dtm.models.families.settings import Asked
     from dtm.models.hub import find_folder
     from dtm.models.placement import Placement
 
-    shape = read_sizes(find_folder(options.model), options.block)
+    token, attention, blocks = (getattr(options, name) for name in MODEL)
+    asked = Asked(mask_token=token, attention=attention or "stored", block=blocks)
+    shape = read_sizes(find_folder(options.model), asked)
     here, block = options.memory is None, shape.attention_block or options.block
     memory = available(Placement.resolve().device) if here else parse_size(options.memory)
     run = TrainingShape(
@@ -69,10 +76,13 @@ def fit(arguments: list[str]) -> int:
         counts = one.rows_recomputed, one.rows_kept, one.batch_exact, one.batch_cached
         table.add_row("NF4" if one.nf4 else "bfloat16", *map(str, counts))
     Console().print(table)
+    if shape.attention_block is not None:
+        print(f"block-causal attention in blocks of {block}; for another size, pass --model.block")
     if options.gpus > 1:
         print(f"with adapters, each of {options.gpus} GPUs holds the base and takes a part of every batch")
-        print(sharded_advice(fit_in_full(shape, run, block, memory - CONTEXT, options.gpus), options.gpus))
-    same = (
+        found_in_full = fit_in_full(shape, run, block, memory - CONTEXT, options.gpus)
+        print(sharded_advice(found_in_full, options.gpus, is_cached=shape.attention_block is not None))
+    same = _model_flags(shape, asked) + (
         f"--adapter.rank {options.rank} --adapter.targets {options.targets} "
         f"--task.completion-length {options.completion} --decoding.block {block}"
     )
@@ -81,18 +91,30 @@ def fit(arguments: list[str]) -> int:
     return 0
 
 
-def sharded_advice(found: Fit, gpus: int) -> str:
-    """Return the flags for training all weights sharded over several GPUs, or that this does not fit."""
+def _model_flags(shape: TransformerConfig, asked: Asked) -> str:
+    """Return the flags with which `dtm train` gives the model the shape of the estimate."""
+    mask = "" if asked.mask_token is None else f"--model.mask-token {shlex.quote(asked.mask_token)} "
+    if shape.attention_block is not None:
+        return f"{mask}--model.attention block --model.block {shape.attention_block} "
+    return mask + ("" if asked.attention == "stored" else "--model.attention full ")
+
+
+def sharded_advice(found: Fit, gpus: int, is_cached: bool = False) -> str:
+    """Return the flags for training all weights sharded over several GPUs, or that this does not fit.
+
+    ``is_cached``: rollouts keep the prefix cache of block-causal attention.
+    """
     from dtm.capacity.preflight import format_bytes
 
+    batch = found.batch_cached if is_cached else found.batch_exact
     kept = format_bytes(found.smallest.persistent)
-    if not (found.rows_recomputed and found.batch_exact):
+    if not (found.rows_recomputed and batch):
         least = format_bytes(found.smallest.total)
         return f"all weights trained, sharded over {gpus} GPUs: does not fit, one row needs {least} on each"
     return (
         f"all weights trained, sharded over {gpus} GPUs: {kept} of state on each; --adapter.rank None "
         f"--distributed.shard full --model.recompute all --optimizer.micro-batch {found.rows_recomputed} "
-        f"--decoding.batch {found.batch_exact}"
+        f"--decoding.batch {batch}"
     )
 
 
@@ -106,6 +128,7 @@ def _fit_parser() -> argparse.ArgumentParser:
         parser.add_argument(
             f"--{name}", type=int, default=default, metavar="N", help=f"{meaning} (default: {default})"
         )
+    add_model_options(parser.add_argument)
     parser.add_argument("--targets", default="all", help="adapted projections: all, published, or names")
     return parser
 

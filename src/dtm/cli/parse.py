@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import io
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from dtm.distributed import is_first_process
 from dtm.errors import ConfigError, require
 
 if TYPE_CHECKING:
@@ -39,11 +42,25 @@ SHAPE = {"--model.width", "--model.layers", "--model.heads", "--model.ffn"}
 """Flags for the shape of the new model of `dtm pretrain`."""
 
 
+def printed_once() -> AbstractContextManager[object]:
+    """Context whose messages on stderr only the first of several processes prints."""
+    return nullcontext() if is_first_process() else redirect_stderr(io.StringIO())
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors only the first of several processes prints: all have the same arguments."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the message, and exit."""
+        with printed_once():
+            super().error(message)
+
+
 def make_parser(
     name: str, description: str, epilog: str = SYMBOLS, add_help: bool = True
 ) -> argparse.ArgumentParser:
     """Make a parser with a description; it accepts no abbreviated flags."""
-    return argparse.ArgumentParser(
+    return Parser(
         prog=f"dtm {name}",
         description=description,
         epilog=epilog,
@@ -107,7 +124,7 @@ def take_processes(arguments: Sequence[str]) -> tuple[int | None, list[str]]:
     >>> take_processes(["maze-small", "--processes", "2", "--seed", "1"])
     (2, ['maze-small', '--seed', '1'])
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
+    parser = Parser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
     parser.add_argument("--processes", type=int)
     found, left = parser.parse_known_args(list(arguments))
     return found.processes, left
@@ -152,7 +169,8 @@ def with_flags(config: RunConfig, flags: Sequence[str], prog: str) -> RunConfig:
     refuse_unread(config, flags)
     # The fields of the chosen method and task are flags like any other.
     markers = (tyro.conf.AvoidSubcommands,)
-    return tyro.cli(RunConfig, args=flags, default=config, prog=prog, config=markers)
+    with printed_once():
+        return tyro.cli(RunConfig, args=flags, default=config, prog=prog, config=markers)
 
 
 def with_choices(config: RunConfig, flags: Sequence[str], prog: str) -> tuple[RunConfig, list[str]]:
@@ -168,7 +186,7 @@ def with_choices(config: RunConfig, flags: Sequence[str], prog: str) -> tuple[Ru
             f"{old[0]}: objectives are called methods since 0.2. Use {new}; the fields of a method follow "
             "directly, as in --method spg --method.draws 4. Methods that iterate take --iterate.iterations"
         )
-    parser = argparse.ArgumentParser(prog, usage=argparse.SUPPRESS, add_help=False, allow_abbrev=False)
+    parser = Parser(prog, usage=argparse.SUPPRESS, add_help=False, allow_abbrev=False)
     parser.add_argument("--method")
     parser.add_argument("--task")
     chosen, left = parser.parse_known_args(list(flags))

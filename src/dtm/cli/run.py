@@ -124,12 +124,14 @@ STOPPING = "Ctrl-C stops and saves, --resume continues."
 
 
 def print_estimate(assembly: Assembly) -> None:
-    """Print how many prompts there are and, without a GPU, how long the run will take."""
-    from dtm.loop.plan import time_estimate
+    """Print the prompts, the cache of a block-causal base and, without a GPU, how long the run will take."""
+    from dtm.loop.plan import cache_plan, time_estimate
     from dtm.tasks.language import LanguageTask
 
     if isinstance(assembly.task, LanguageTask):
         print(f"prompts: {assembly.task.describe_counts()}", flush=True)
+    for name, text in cache_plan(assembly).items():
+        print(f"{name}: {text}", flush=True)
     if assembly.placement.device.type == "cpu":
         print(f"on the CPU: {time_estimate(assembly)}. {STOPPING}", flush=True)
 

@@ -24,11 +24,11 @@ class DecodingConfig:
     certainty: float | None = None
     """Also reveal every position whose most likely token has at least this probability. Saves most
     forward passes; each such token changes the law by at most 1 − certainty in total variation."""
-    cache: Literal["none", "block", "prefix"] = "none"
-    """Cache of keys and values. block: the first pass of a block runs over whole sequences and caches their
-    keys and values, later passes run over the block only; fewer operations, but an approximation (see audit).
-    prefix: cache finished blocks, which is exact for block-causal attention; other models decode without a
-    cache."""
+    cache: Literal["none", "block", "prefix"] = "prefix"
+    """Cache of keys and values. prefix: cache finished blocks, which is exact for block-causal attention;
+    models with full attention decode without a cache. block: the first pass of a block runs over whole
+    sequences and caches their keys and values, later passes run over the block only; fewer operations, but an
+    approximation (see audit)."""
     refresh: int = 1
     """With the block cache: number of blocks between passes over whole sequences; more is faster and less
     exact."""

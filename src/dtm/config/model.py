@@ -26,7 +26,7 @@ class ModelConfig:
     """Mask token of the base, by id or text, if its files do not name it; none: the stored one."""
     attention: Literal["stored", "full", "block"] = "stored"
     """Attention of the base, if its files do not name it: full, or causal between blocks of model.block
-    tokens; stored: as in its files, else full."""
+    tokens; stored: as in its files, and an error if neither they nor the family state it."""
     block: int | None = None
     """Tokens per block of block attention; none: as stored."""
     width: int = 96

@@ -5,5 +5,6 @@ With one process every verb is the identity, and nothing of torch.distributed is
 """
 
 from dtm.distributed.group import ALONE, Group, current, is_first_process, launched, was_shared
+from dtm.distributed.reports import report_once
 
-__all__ = ["ALONE", "Group", "current", "is_first_process", "launched", "was_shared"]
+__all__ = ["ALONE", "Group", "current", "is_first_process", "launched", "report_once", "was_shared"]

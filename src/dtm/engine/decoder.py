@@ -59,8 +59,21 @@ class Decoder:
     @property
     def is_exact(self) -> bool:
         """Whether the sampled law is the model's own ρ."""
-        one_at_a_time = self.tokens_per_step == 1 or self.block == 1
-        return self.order.exact and one_at_a_time and self.temperature == 1 and not self.takes_shortcuts
+        return not self.approximations
+
+    @property
+    def approximations(self) -> list[str]:
+        """Names of the settings that change the sampled law."""
+        named = {
+            "the order": not self.order.exact,
+            f"{self.tokens_per_step} tokens per step": self.tokens_per_step > 1 and self.block != 1,
+            f"temperature {self.temperature:g}": self.temperature != 1,
+            f"certainty {self.certainty}": self.certainty not in (None, 1.0),
+            "the block cache": self.cache == "block",
+            "early ends": self.until_end,
+            "projections in eight bits": self.fp8,
+        }
+        return [name for name, is_used in named.items() if is_used]
 
     @property
     def takes_shortcuts(self) -> bool:

@@ -17,19 +17,21 @@ from dtm.tasks.language import LanguageTask
 def training_plan(assembly: Assembly) -> dict[str, str]:
     """Return the resolved plan of `dtm train` as lines of text."""
     config, task, decoder = assembly.config, assembly.task, assembly.decoder
-    law = "samples the model's own law" if decoder.is_exact else "approximates the model's law"
-    if decoder.fp8:
-        law += ", with its projections in eight bits"
+    law = "samples the model's own law"
+    if not decoder.is_exact:
+        law = f"approximates the model's law ({', '.join(decoder.approximations)})"
     return {
         "task": f"{task.name}, completions of {task.completion_length} tokens",
         **({"prompts": task.describe_counts()} if isinstance(task, LanguageTask) else {}),
         "reward": assembly.scorer.name,
         "base": _base(assembly),
+        **attention_plan(assembly),
         **device_plan(assembly.placement),
         **_processes(assembly),
         "method": config.method.name,
         **assembly.loop.describe(),
         "decoding": f"{config.decoding.order} order; {law}",
+        **cache_plan(assembly),
         **_audit(assembly),
         **_memory(assembly),
         "time": time_estimate(assembly),
@@ -80,14 +82,30 @@ def _memory(assembly: Assembly) -> dict[str, str]:
     return {**parts, "memory, in all": f"{format_bytes(assembly.memory.total)}{each}, {free} are free"}
 
 
+def attention_plan(assembly: Assembly) -> dict[str, str]:
+    """Describe the attention of the base: full, or causal between blocks."""
+    block = assembly.attention_block
+    if block is None:
+        return {} if assembly.shape is None else {"attention": "full"}
+    return {"attention": f"blocks of {block}, causal between them" if block > 1 else "causal"}
+
+
+def cache_plan(assembly: Assembly) -> dict[str, str]:
+    """Describe the exact cache of a block-causal base; nothing for full attention, which has none."""
+    if assembly.attention_block is None or assembly.shape is None:
+        return {}
+    if assembly.decoder.cache != "prefix":
+        return {"cache": "none; --decoding.cache prefix is exact for block-causal attention, and faster"}
+    audit = "" if assembly.decoder.takes_shortcuts else ", so it needs no audit"
+    others = "" if assembly.decoder.is_exact else "; what approximates the law is named under decoding"
+    return {"cache": f"prefix: exact, since finished blocks never change{audit}{others}"}
+
+
 def _audit(assembly: Assembly) -> dict[str, str]:
-    """Describe the audit of decoding, if the decoder has approximations."""
+    """Describe the audit of decoding, if the decoder takes shortcuts."""
     limits = assembly.config.audit
     if not assembly.decoder.takes_shortcuts:
-        is_cached = assembly.decoder.cache == "prefix" and assembly.attention_block is not None
-        return (
-            {"audit": "none needed: the prefix cache of block-causal attention is exact"} if is_cached else {}
-        )
+        return {}
     if limits.share == 0:
         return {"audit": "none: the error of decoding's approximations is not measured"}
     rule = f"at least {limits.agreement:.0%} of the tokens equal"

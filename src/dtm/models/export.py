@@ -69,6 +69,7 @@ def read_adapter(folder: Path, shape: TransformerConfig) -> tuple[dict[str, Tens
         raise CheckpointError(f"no usable adapter in {folder}: {problem}") from None
     _require_plain(config, folder)
     family = FAMILIES[shape.family]
+    _require_no_head(stored, family, folder / WEIGHTS)
     linears = [
         linear
         for linear in shape.linears()
@@ -92,6 +93,19 @@ def read_adapter(folder: Path, shape: TransformerConfig) -> tuple[dict[str, Tens
     require_same_names(expected, stored, folder / WEIGHTS)
     _require_shapes(stored, linears, lora, family, folder / WEIGHTS)
     return {expected[name]: value for name, value in stored.items()}, lora
+
+
+def _require_no_head(stored: Mapping[str, Tensor], family: Family, source: Path) -> None:
+    """Raise an error for an adapter of the head: PEFT compares suffixes, and some heads share a layer's."""
+    head = family.hub_name("unembedding")
+    require(
+        _stored_name("unembedding.lora_A.weight", family) not in stored,
+        f"{source} also adapts the head, {head}, which is not supported. PEFT adapts all modules whose names "
+        f"end with an entry of target_modules; {head.rpartition('.')[2]!r} matches the head. Train without "
+        f'it: LoraConfig(..., exclude_modules=["{head}"]). Or merge the adapter with PEFT '
+        "(merge_and_unload), save the model, and use its folder without --adapter",
+        CheckpointError,
+    )
 
 
 def _require_shapes(

@@ -51,19 +51,19 @@ def read_shape(folder: Path, asked: Asked = STORED) -> tuple[Family, Transformer
         raise CheckpointError(f"{source}: {problem}") from None
 
 
-def read_sizes(folder: Path, block: int) -> TransformerConfig:
+def read_sizes(folder: Path, asked: Asked = STORED) -> TransformerConfig:
     """The shape of a folder for estimates, which do not depend on the mask token.
 
-    ``block`` is the size of blocks where a block-causal model's files leave it out.
+    Blocks of a block-causal family have their usual size where neither the files nor ``asked`` state it.
     """
-    asked = Asked(mask_token="0")
+    asked = replace(asked, mask_token="0")
     family = find_family(read_object(folder / "config.json"), folder / "config.json")
     try:
         return read_shape(folder, asked)[1]
     except CheckpointError:
-        if family.attention != "block":
+        if family.attention != "block" or asked.attention != "stored":
             raise
-        return read_shape(folder, replace(asked, attention="block", block=block))[1]
+        return read_shape(folder, replace(asked, attention="block", block=family.usual_block))[1]
 
 
 def find_family(values: Mapping[str, Any], source: Path) -> Family:

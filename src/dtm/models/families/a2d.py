@@ -40,6 +40,8 @@ _PUBLISHED = {
     "a2d-qwen2": "dllm-hub/Qwen2.5-Coder-0.5B-Instruct-diffusion-{mdlm,bd3lm}-v0.1",
     "a2d-qwen3": "dllm-hub/Qwen3-0.6B-diffusion-{mdlm,bd3lm}-v0.1, divelab/OPDLM-*",
 }
+_ADDED = "<|mask|>, added after the last token of the source,"
+_MASKS: dict[str, int | str] = {"a2d-llama": _ADDED, "a2d-qwen2": _ADDED, "a2d-qwen3": 151669}
 MODULES = {
     **DREAM.modules,
     "blocks.*.attention.q_norm": "model.layers.*.self_attn.q_norm",
@@ -93,6 +95,8 @@ def _family(name: str) -> Family:
         write=write_config,
         leaves_out=True,
         attention="either" if name.startswith(PREFIX) else "causal",
+        usual_mask=_MASKS.get(name),
+        usual_block=32 if name.startswith(PREFIX) else None,
         models=_PUBLISHED.get(name, "autoregressive sources, for dtm adapt"),
         limits="scaled rotary positions and sliding windows are refused",
     )

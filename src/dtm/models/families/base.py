@@ -208,8 +208,8 @@ class Family:
     """Whether ``config.json`` leaves out the mask token or the attention (see `settings`)."""
     attention: Literal["full", "block", "either", "causal"] = "full"
     """Attention of its models; either: full or block, as the files or the user say."""
-    usual_mask: int | None = None
-    """Mask token of its published models, for errors; it is never assumed."""
+    usual_mask: int | str | None = None
+    """Mask token of its published models, or where it comes from, for errors; it is never assumed."""
     usual_block: int | None = None
     """Block size of its published models, for errors; it is never assumed."""
     models: str = ""

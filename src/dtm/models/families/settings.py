@@ -5,7 +5,7 @@ read in this order:
 
     mask token    user's flags, then dtm.json, then config.json, then the tokenizer's mask token
     end of turn   dtm.json, then config.json
-    attention     user's flags, then dtm.json, then config.json, else that of the family
+    attention     user's flags, then dtm.json, then config.json, then that of a family which has only one
 
 Nothing is guessed: a setting that is found nowhere is an error that names the family's usual value.
 
@@ -135,13 +135,22 @@ def settled(shape: TransformerConfig, folder: Path, asked: Asked, family: Family
     if not family.leaves_out or shape.attention_block is not None:
         return shape
     sidecar = Sidecar.read(folder)
-    require(
-        sidecar.attention is not None or "bd3lm" not in _model_name(folder),
-        f"{folder} is named as a block diffusion model (bd3lm), and its files do not state the block size. "
-        f"{_how_to_say(32, folder)}",
-        CheckpointError,
-    )
+    if family.attention == "either" and sidecar.attention is None:
+        raise CheckpointError(_no_attention(folder, family))
     return replace(shape, attention_block=sidecar.block)
+
+
+def _no_attention(folder: Path, family: Family) -> str:
+    """Message for a model that may have full or block attention, and whose files state neither."""
+    how = _how_to_say(family.usual_block, folder)
+    if "bd3lm" in _model_name(folder):
+        named = f"{folder} is named as a block diffusion model (bd3lm), and its files state no block size."
+        return f"{named} {how}"
+    return (
+        f"{folder}: no file states the attention of this {family.name} model: neither config.json nor "
+        f"{SIDECAR}. If it was trained with full attention (mdlm), pass --model.attention full (in Python "
+        f'attention="full"). If it was trained in blocks (bd3lm), see its card for their size. {how}'
+    )
 
 
 def _block_size(shape: TransformerConfig, folder: Path, asked: Asked, family: Family) -> int:

@@ -58,10 +58,8 @@ def _store() -> Store:
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
-    if current.cache_info().currsize:
-        from dtm.distributed.processes import Processes
+    from dtm.distributed.processes import Processes
 
-        group = current()
-        assert isinstance(group, Processes)
-        return PrefixStore("reports", group.store)
-    return PrefixStore("reports", next(rendezvous("env://", timeout=PATIENCE))[0])
+    group = current() if current.cache_info().currsize else None  # joining would wait for the others
+    store = group.store if isinstance(group, Processes) else next(rendezvous("env://", timeout=PATIENCE))[0]
+    return PrefixStore("reports", store)

@@ -12,12 +12,14 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from dtm.distributed.group import current, launched
+from dtm.distributed.group import ALONE, current, launched
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
+
+    from dtm.distributed.processes import Processes
 
 PATIENCE = timedelta(seconds=10)
 """Time for which processes that fail wait for each other's messages."""
@@ -58,8 +60,7 @@ def _store() -> Store:
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
-    from dtm.distributed.processes import Processes
-
-    group = current() if current.cache_info().currsize else None  # joining would wait for the others
-    store = group.store if isinstance(group, Processes) else next(rendezvous("env://", timeout=PATIENCE))[0]
-    return PrefixStore("reports", store)
+    group = current() if current.cache_info().currsize else ALONE  # joining would wait for the others
+    if group is ALONE:
+        return PrefixStore("reports", next(rendezvous("env://", timeout=PATIENCE))[0])
+    return PrefixStore("reports", cast("Processes", group).store)

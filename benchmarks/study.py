@@ -64,11 +64,12 @@ def made_at(run: dtm.Run) -> dict[str, Any]:
     return made
 
 
-def machine(runs: Iterable[dtm.Run]) -> dict[str, Any]:
-    """Where runs were made; results may be gathered elsewhere."""
+def machine(runs: Iterable[dtm.Run]) -> dict[str, str | None]:
+    """Where runs were made; results may be gathered elsewhere. None: no run had one, such as a GPU."""
     made = [made_at(run) for run in runs]
     keys = ("gpu", "processor", "python", "torch")
-    return {key: ", ".join(sorted({str(row[key]) for row in made})) for key in keys}
+    named = {key: {str(row[key]) for row in made if row[key] is not None} for key in keys}
+    return {key: ", ".join(sorted(names)) or None for key, names in named.items()}
 
 
 def publish(table: str, head: Path, files: Iterable[Path]) -> None:

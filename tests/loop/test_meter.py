@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -10,11 +11,14 @@ import torch
 from torch import nn
 
 from dtm import tilts
+from dtm.engine import Decoder, generate
+from dtm.engine.orders import SampledConfidence
 from dtm.loop.meter import FEWEST, PATIENCE, STATES, Meter
 from dtm.masking import choose_steps, visited
 from dtm.models import Denoiser, Policy
 from dtm.random import stream
 from dtm.records import Rollouts
+from dtm.verify.exact import denoiser, number, random_world
 
 TOKENS, H = 4, 0.5
 REWARD = torch.tensor([0.0, 0.3, 0.7, 1.0])
@@ -102,6 +106,48 @@ def test_the_interval_of_the_meter_covers_what_it_measures():
     missed = torch.tensor([abs(share - truth) / error for share, error in found])
     assert 0.6 < float((missed < 1).double().mean()) < 0.76
     assert float((missed < 2).double().mean()) > 0.91
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_the_interval_covers_the_truth_where_few_prompts_carry_the_reading(share):
+    """In LLaDA's order, 28 of 40 prompts count, as much as 15 with equal parts would.
+
+    A perfect student has tilted by h, also in the exact decoder's order.
+    """
+    prompts, completions, readings, h = 40, 8, 1000, 2.0
+    world = random_world(3, 5, seed=0, reward="maze", prompt=1, rate=0.5)
+    asked = torch.randint(3, (prompts * readings, 1), generator=stream(0, "prompts"))
+    decoder = Decoder(order=SampledConfidence())
+    done = generate(world.denoiser(), asked, 4, decoder, seed=0, completions=completions, batch=1 << 16)
+    group = torch.arange(len(asked)).repeat_interleave(completions)
+    parts = (done.tokens, done.attention, done.is_completion, done.revealed_at, done.log_prob)
+    drawn = Rollouts(*parts, world.reward[number(done.tokens, 3)].float(), group, 0.0)
+    made = Policy(world.denoiser())
+    made.student.load_state_dict(denoiser(world.tilted(share * h).posterior()).state_dict())
+    meter = Meter(drawn, h, stream(0, "meter"))
+    meter.read(made, 1 << 16)
+    ratio, reward, group = meter.ratios[-1], meter.rollouts.reward, meter.rollouts.group
+    ends = torch.searchsorted(group, torch.arange(0, len(asked) + 1, prompts))
+    found = [
+        tilts.absorbed_share(ratio[first:last], reward[first:last], group[first:last], h)
+        for first, last in itertools.pairwise(ends.tolist())
+    ]
+    missed = torch.tensor([abs(value - share) / error for value, error in found])
+    assert 0.93 < float((missed < 2).double().mean()) < 0.97
+    assert 0.65 < float((missed < 1).double().mean()) < 0.72
+    value, error = torch.tensor(found, dtype=torch.float64).unbind(1)
+    assert float(error.square().mean().sqrt()) == pytest.approx(float(value.std()), rel=0.08)
+
+
+def test_the_error_is_that_of_leaving_out_one_prompt_at_a_time():
+    on = rollouts(7, 4)
+    ratio = torch.randn(len(on), generator=stream(0, "ratio"), dtype=torch.float64)
+    share, error = tilts.absorbed_share(ratio, on.reward, on.group, H)
+    without = [
+        tilts.absorbed_share(ratio[rest], on.reward[rest], on.group[rest], H)[0]
+        for rest in (on.group != prompt for prompt in range(7))
+    ]
+    assert error == pytest.approx(math.sqrt(sum((value - share) ** 2 for value in without)))
 
 
 def test_the_drawn_steps_add_up_to_the_whole_on_average():

@@ -132,7 +132,7 @@ def main() -> None:
     if options.publish and (options.smoke or options.only != list(CASES)):
         parser.error("--publish measures everything: leave out --only and --smoke")
     out = RESULTS if options.publish else options.out
-    results: dict[str, Any] = {"cases": {}, **provenance(options.commit)}
+    results: dict[str, Any] = {"cases": {}, **provenance(None, options.commit)}
     failed = list[str]()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
@@ -152,7 +152,7 @@ def main() -> None:
     if failed:
         sys.exit(f"failed: {', '.join(failed)}; see above")
     if options.publish:
-        publish("processes", RESULTS, [RESULTS])
+        publish("processes", RESULTS, [RESULTS], {})
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from dtm.engine import Decoder, generate
 from dtm.engine.orders import SampledConfidence
 from dtm.loop.meter import FEWEST, PATIENCE, STATES, Meter
 from dtm.masking import choose_steps, visited
-from dtm.models import Denoiser, Policy
+from dtm.models import Denoiser, LoRA, Policy, Transformer, TransformerConfig
 from dtm.random import stream
 from dtm.records import Rollouts
 from dtm.verify.exact import denoiser, number, random_world
@@ -90,6 +90,30 @@ def test_the_rows_of_a_pass_do_not_change_the_reading():
 
 def test_an_untrained_student_reads_nothing_without_any_error():
     assert read(BASE, rollouts(4, 4)) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("phase", ["first", "later"])
+@pytest.mark.parametrize("merge", [False, True])
+def test_adapters_in_bfloat16_read_nothing_at_the_start_of_a_phase(merge, phase):
+    """Adapters merged into weights of bfloat16 round differently: π_a is read as the student runs."""
+    shape = TransformerConfig(vocab_size=8, mask_id=7, eos_id=6, width=32, layers=2, heads=4, ffn=48)
+    base = Transformer(shape, stream(0, "base")).to(torch.bfloat16)
+    made = Policy(base, lora=LoRA(rank=4), merge=merge)
+    if phase == "later":
+        noise = stream(0, "adapters")
+        weights = made.weights(made.student)
+        drawn = {name: 0.3 * torch.randn(value.shape, generator=noise) for name, value in weights.items()}
+        made.load_weights(made.student, drawn)
+        made.promote()
+    asked = torch.zeros(6, 2, dtype=torch.long)
+    with torch.autocast("cpu", torch.bfloat16):
+        done = generate(made.pi_a(), asked, 6, Decoder(), seed=0, completions=4, batch=32)
+        parts = (done.tokens, done.attention, done.is_completion, done.revealed_at, done.log_prob)
+        reward = done.written.float().mean(1)
+        drawn = Rollouts(*parts, reward, torch.arange(6).repeat_interleave(4), 0.0)
+        meter = Meter(drawn, H, stream(0, "meter"))
+        assert meter.read(made, 8) == (0.0, 0.0)
+    assert meter.ratios[0].count_nonzero() == 0
 
 
 def test_all_steps_of_a_perfect_student_leave_no_error():

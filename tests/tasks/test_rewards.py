@@ -172,7 +172,7 @@ def test_a_requested_stop_ends_a_hanging_call_without_trying_the_samples_one_by_
         if called.exists() and len(called.read_text()) >= workers:
             raise Stopped
 
-    scorer = Scorer(reward, "mine", "skip", timeout=100.0, workers=workers)
+    scorer = Scorer(reward, "mine", timeout=20.0, workers=workers)
     scorer.start()
     with pytest.raises(Stopped):
         scorer.score(PROMPTS, COMPLETIONS, {}, between)
@@ -192,7 +192,7 @@ def test_a_requested_stop_abandons_a_hanging_call_in_this_process(monkeypatch):
         if called.is_set():
             raise Stopped
 
-    scorer = Scorer(reward, "mine", timeout=50.0, in_process=True)
+    scorer = Scorer(reward, "mine", timeout=20.0, in_process=True)
     try:
         with pytest.raises(Stopped):
             scorer.score(PROMPTS, COMPLETIONS, {}, between)

@@ -117,8 +117,7 @@ def main() -> None:
     config = configured(options.scale)
     results: dict[str, Any] = {
         "scale": options.scale,
-        "seeds": list(range(options.seeds)),
-        **provenance(),
+        **provenance(list(range(options.seeds))),
     }
     with tempfile.TemporaryDirectory() as scratch:
         for name, block in (("full", None), ("block-causal", config.decoding.block)):
@@ -137,7 +136,7 @@ def main() -> None:
             if out is not None:
                 write_json(out, results)
     if options.publish:
-        publish("block-causal", RESULTS, [RESULTS])
+        publish("block-causal", RESULTS, [RESULTS], {})
 
 
 if __name__ == "__main__":

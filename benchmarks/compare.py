@@ -26,7 +26,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dtm.cli import main as dtm
-from study import publish
+from dtm.runs.folder import RunFolder
+from study import inputs, publish
 
 RESULTS = Path(__file__).parents[1] / "results" / "compare"
 METHODS = "c-dtm,spg,wd1,diffu-grpo,unigrpo,gdpo,vrpo"
@@ -97,7 +98,9 @@ def compare(name: str, recipe: str, out: Path, results: Path, *arguments: str) -
     copies[folder / "diversity.png"] = results / f"{name}-diversity.png"
     for made, copy in copies.items():
         shutil.copy(made, copy)
-    publish(f"compare/{name}", results / f"{name}.json", copies.values())
+    runs = [RunFolder(path.parent) for path in folder.rglob("config.yaml")]
+    read = inputs(run.read_config() for run in runs)
+    publish(f"compare/{name}", results / f"{name}.json", copies.values(), read)
     return folder
 
 

@@ -259,7 +259,7 @@ def main() -> None:
         parser.error("--publish measures everything: leave out --only, --parts and --smoke")
     out = RESULTS if options.publish else options.out
     bench = Rig(torch.device("cuda" if torch.cuda.is_available() else "cpu"), out)
-    bench.keep(**provenance(options.commit), smoke=options.smoke)
+    bench.keep(**provenance(None, options.commit), smoke=options.smoke)
     bench.matrix_product()
     failed = False
     for name in options.only:
@@ -277,7 +277,7 @@ def main() -> None:
     if failed:
         sys.exit("a part failed, see above; the results of the others are kept")
     if options.publish:
-        publish("families", RESULTS, [RESULTS])
+        publish("families", RESULTS, [RESULTS], {})
 
 
 if __name__ == "__main__":

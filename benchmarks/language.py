@@ -43,7 +43,7 @@ from dtm.models.transformer import Transformer
 from dtm.pretraining.adaptation import adapt
 from dtm.runs.folder import RunFolder
 from dtm.writing import write_json
-from study import called, commits, curve, machine, publish
+from study import called, commits, curve, inputs, machine, publish
 
 RESULTS = Path(__file__).parents[1] / "results" / "language"
 SEEDS = (0, 1, 2)
@@ -332,7 +332,8 @@ def table(options: argparse.Namespace) -> None:
         row["commit"] = commit
     found = {"adapted": adapted, "base": base, "rows": rows, "unmeasured": unmeasured}
     write_json(RESULTS / "rows.json", found)
-    publish("language", RESULTS / "summary.json", [RESULTS / "summary.json", RESULTS / "rows.json"])
+    read = inputs(run.config for run in runs.values())
+    publish("language", RESULTS / "summary.json", [RESULTS / "summary.json", RESULTS / "rows.json"], read)
 
 
 def headline(by_length: Mapping[str, Mapping[str, float]]) -> float:

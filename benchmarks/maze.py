@@ -34,7 +34,19 @@ from dtm.runs.folder import kept_json
 from dtm.tasks.maze import MazeTask
 from dtm.tasks.maze.figure import density_figure
 from dtm.writing import write_json
-from study import called, commits, curve, finite, in_rounds, machine, made_at, pretraining, publish, slug
+from study import (
+    called,
+    commits,
+    curve,
+    finite,
+    in_rounds,
+    inputs,
+    machine,
+    made_at,
+    pretraining,
+    publish,
+    slug,
+)
 
 RESULTS = Path(__file__).parents[1] / "results" / "maze"
 SEEDS = (0, 1, 2)
@@ -252,7 +264,8 @@ def write_results(
     )
     _write_figures(out, chosen, runs, curves, sizes)
     made = [out / f"{slug(name)}-{seed}.json" for name in chosen for seed in SEEDS]
-    publish("maze", out / "summary.json", [out / "summary.json", *made, *out.glob("*.png")])
+    read = inputs(run.config for run in runs.values())
+    publish("maze", out / "summary.json", [out / "summary.json", *made, *out.glob("*.png")], read)
     print(markdown(rows))
 
 

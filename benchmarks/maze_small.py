@@ -26,7 +26,7 @@ from dtm.config.serialise import update
 from dtm.loop.assemble import assemble
 from dtm.report.figures import annealing_figure
 from dtm.writing import write_json
-from study import curve, publish
+from study import curve, inputs, publish
 
 RESULTS = Path(__file__).parents[1] / "results"
 SEEDS = (0, 1, 2)
@@ -135,7 +135,8 @@ def write_results(folder: Path, runs: dict[str, list[dtm.Run]], setting: Evaluat
     figure.savefig(folder / "maze-small.png", dpi=150)
     shutil.copy(default[0].folder.figures / "samples.png", folder / "maze-small-paths.png")
     names = ("maze-small.json", "maze-small.png", "maze-small-paths.png")
-    publish("maze-small", folder / "maze-small.json", [folder / name for name in names])
+    read = inputs(run.config for of_seeds in runs.values() for run in of_seeds)
+    publish("maze-small", folder / "maze-small.json", [folder / name for name in names], read)
     print(markdown(comparison))
 
 

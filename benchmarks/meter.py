@@ -31,7 +31,7 @@ from dtm.random import stream
 from dtm.records import Rollouts
 from dtm.verify.exact import World, denoiser, number, random_world
 from dtm.writing import write_json
-from study import called, commits, machine, publish
+from study import called, commits, inputs, machine, publish
 
 RESULTS = Path(__file__).parents[1] / "results"
 SEEDS = (0, 1, 2)
@@ -181,7 +181,7 @@ def main() -> None:
             "machine": machine(done.values()),
         },
     )
-    publish("meter", path, [path])
+    publish("meter", path, [path], inputs(configs.values()))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from dtm.random import stream
 from dtm.records import Rollouts
 from dtm.writing import write_json
 from meter import calibration
-from study import provenance, publish
+from study import inputs, provenance, publish
 
 RESULTS = Path(__file__).parents[1] / "results" / "meter-language.json"
 H = 3.0
@@ -139,11 +139,11 @@ def main() -> None:
         "rollouts": {"prompts": options.prompts, "completions": completions, "h": H},
         "readings": options.readings,
         "recipe": options.recipe,
-        **provenance(options.commit),
+        **provenance(None, options.commit),
     }
     write_json(options.out, made)
     if options.out.resolve() == RESULTS:
-        publish("meter-language", RESULTS, [RESULTS])
+        publish("meter-language", RESULTS, [RESULTS], inputs([assembly.config]))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from dtm.models.storage import load_model
 from dtm.report.figures import LENGTH, comparison_figure
 from dtm.runs.folder import kept_json
 from dtm.writing import write_json
-from study import called, commits, curve, in_rounds, machine, pretraining, publish, slug
+from study import called, commits, curve, in_rounds, inputs, machine, pretraining, publish, slug
 
 RESULTS = Path(__file__).parents[1] / "results"
 TASKS = ("sudoku-mini", "countdown-mini")
@@ -195,7 +195,7 @@ def write_tuned(out: Path, task: str, runs: Mapping[str, Runs], sizes: Sizes, co
     _draw(out / task / "tuned.png", comparison_figure(curves, curves[""][0][0]["best"]))
     _draw(out / task / "length.png", comparison_figure(curves, panels=LENGTH))
     drawn = [out / task / name for name in ("tuned.png", "length.png")]
-    publish(task, out / f"{task}.json", [out / f"{task}.json", *drawn])
+    publish(task, out / f"{task}.json", [out / f"{task}.json", *drawn], _inputs(runs))
     print(markdown(task, found))
 
 
@@ -209,7 +209,7 @@ def write_ablations(out: Path, task: str, runs: Mapping[str, Runs], sizes: Sizes
         compared = {label: curves[name] for label, name in names.items()}
         _draw(out / task / f"{figure}.png", comparison_figure(compared, best))
     head, drawn = out / task / "ablations.json", [out / task / f"{figure}.png" for figure in FIGURES]
-    publish(f"{task}/ablations", head, [head, *drawn])
+    publish(f"{task}/ablations", head, [head, *drawn], _inputs(runs))
     print(markdown(task, found))
 
 
@@ -230,6 +230,10 @@ def _write(
             "machine": machine(everything),
         },
     )
+
+
+def _inputs(runs: Mapping[str, Runs]) -> dict[str, str]:
+    return inputs(run.config for of_seeds in runs.values() for run in of_seeds)
 
 
 def _draw(path: Path, figure: Figure) -> None:

@@ -369,6 +369,7 @@ TABLES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
         ("families.json", "families-llada2.json"),
         lambda found, own: f"{_study(pages_models.updates)(found, own)}\n{_source(found)}{_source(own)}",
     ),
+    "memory": ((), _study(pages_models.memory)),
     "processes": (
         ("processes.json",),
         lambda found: f"{_study(pages_models.processes)(found)}\n{_source(found)}",

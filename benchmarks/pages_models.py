@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+from dtm.capacity.memory import TrainingShape, estimate
+from dtm.models.adapters import LoRA
+from llada8b_setup import WHOLE
+from measuring import GIB
 
 Found = Mapping[str, Any]
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+BLOCK = 32
+"""Tokens of a block, whose logits decoding holds at once."""
 CASES = {
     "sdar-8b-block-4": "SDAR-8B, blocks of 4",
     "sdar-8b-block-32": "SDAR-8B, blocks of 32",
@@ -47,6 +55,33 @@ def updates(found: Found, own: Found) -> Table:
         if f"{prefix}rows_per_s" in case
     ]
     return ["model", "masks in", "rows per second", "floor", "share", "peak GiB (estimate)"], rows
+
+
+def memory() -> Table:
+    """The estimate of a run of LLaDA-8B with adapters, in two precisions of the weights, in GiB."""
+    sizes = TrainingShape(
+        rows=12, length=428, scored=16, rollouts=240, lora=LoRA(), held=530, decoded=32, candidates=32 * BLOCK
+    )
+    bases = [replace(sizes, nf4=nf4) for nf4 in (False, True)]
+    settings: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+        "weights": ("weights", {}),
+        "adapters of student and π_a": ("adapters", {}),
+        "gradient and Adam": ("optimizer", {}),
+        "activations, kept": ("activations", {}),
+        "activations, recomputed": ("activations", {"recompute": WHOLE.model.layers}),
+        "logits of the scored positions": ("logits", {}),
+        "decoding, without a cache": ("rollouts", {}),
+        "decoding, with a cache": ("rollouts", {"cached": True}),
+        "peak, recomputed, without a cache": ("total", {"recompute": WHOLE.model.layers}),
+    }
+    rows = [
+        [
+            name,
+            *(f"{getattr(estimate(WHOLE.model, replace(b, **changes)), part) / GIB:.1f}" for b in bases),
+        ]
+        for name, (part, changes) in settings.items()
+    ]
+    return ["", "bfloat16", "NF4"], rows
 
 
 def _rate(case: Found, what: str, share: str) -> tuple[str, str, str]:

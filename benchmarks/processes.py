@@ -137,7 +137,7 @@ def main() -> None:
     if options.publish and (options.smoke or options.only != list(CASES)):
         parser.error("--publish measures everything: leave out --only and --smoke")
     out = RESULTS if options.publish else options.out
-    results: dict[str, Any] = {"cases": {}, "failed": {}, **provenance(options.commit)}
+    results: dict[str, Any] = {"cases": {}, "failed": {}, **provenance(None, options.commit)}
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         for case in options.only:
@@ -156,7 +156,7 @@ def main() -> None:
     if out is not None:
         write_json(out, results)
     if options.publish and results["cases"]:
-        publish("processes", RESULTS, [RESULTS])
+        publish("processes", RESULTS, [RESULTS], {})
     if results["failed"]:
         sys.exit(f"failed: {', '.join(results['failed'])}; see above")
 

@@ -130,7 +130,7 @@ def main() -> None:
     path = options.out / f"{options.part}.json"
     write_json(path, {**head, "found": found})
     if options.out == RESULTS:
-        publish(f"reliability/{options.part}", path, [path])
+        publish(f"reliability/{options.part}", path, [path], {})
 
 
 if __name__ == "__main__":

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dtm
 from dtm.config import ReplayConfig, RunConfig, TiltConfig
-from dtm.report.manifest import Provenance, record
+from dtm.errors import DtmError
+from dtm.models.weights import weight_files
+from dtm.report.manifest import Provenance, record, sha256
+from dtm.runs.bases import find_base
 from dtm.runs.environment import environment
 from dtm.runs.folder import RunFolder
+from dtm.tasks.data import SOURCES
 
 
 def in_rounds(
@@ -64,31 +69,54 @@ def made_at(run: dtm.Run) -> dict[str, Any]:
     return made
 
 
-def machine(runs: Iterable[dtm.Run]) -> dict[str, Any]:
-    """Where runs were made; results may be gathered elsewhere."""
+def machine(runs: Iterable[dtm.Run]) -> dict[str, str | None]:
+    """Where runs were made; results may be gathered elsewhere. None: no run had one, such as a GPU."""
     made = [made_at(run) for run in runs]
     keys = ("gpu", "processor", "python", "torch")
-    return {key: ", ".join(sorted({str(row[key]) for row in made})) for key in keys}
+    named = {key: {str(row[key]) for row in made if row[key] is not None} for key in keys}
+    return {key: ", ".join(sorted(names)) or None for key, names in named.items()}
 
 
-def publish(table: str, head: Path, files: Iterable[Path]) -> None:
-    """Record how the files of a table were made, as its main file tells, in the manifest of the results."""
+def inputs(configs: Iterable[RunConfig]) -> dict[str, str]:
+    """SHA-256 of the files that runs read: the weights of their bases, and their data."""
+    read = dict[str, Path]()
+    for config in configs:
+        with suppress(DtmError):  # a base that is made elsewhere, or is gone
+            base = find_base(config)
+            weights = [] if base is None else sorted(set(weight_files(base).values()))
+            read |= {
+                f"base {path.parent.parent.name}/{path.parent.name}/{path.name}": path for path in weights
+            }
+        data, folder = getattr(config.task, "data", None), getattr(config.task, "data_dir", None)
+        if data is not None:
+            read[f"data {Path(data).name}"] = Path(data)
+        if folder is not None:
+            read |= {f"data {name}": Path(folder) / name for name in SOURCES}
+    return {name: sha256(path) for name, path in sorted(read.items()) if path.is_file()}
+
+
+def publish(table: str, head: Path, files: Iterable[Path], read: Mapping[str, str]) -> None:
+    """Record how the files of a table were made, as its main file tells, in the manifest of the results.
+
+    ``read`` has the SHA-256 of the files that the command read (`inputs`); empty if it made all of them.
+    """
     told = json.loads(head.read_text(encoding="utf-8"))
     results = next(folder for folder in head.resolve().parents if folder.name == "results")
     made = Provenance(
         command=told["command"],
         commit=told["commit"],
         machine=told["machine"],
-        seeds=told.get("seeds", ()),
-        inputs=told.get("inputs", {}),
+        seeds=told["seeds"],
+        inputs=read,
     )
     record(results, table, [path.resolve() for path in files], made)
 
 
-def provenance(commit: str | None = None) -> dict[str, Any]:
-    """Commit, command and machine of results made here; ``commit``: of a tree without its history."""
+def provenance(seeds: Sequence[int] | None, commit: str | None = None) -> dict[str, Any]:
+    """Seeds, commit, command and machine of results made here; ``commit``: of a tree without its history."""
     here = environment()
     return {
+        "seeds": seeds,
         "commit": commit or here["commit"],
         "command": called(),
         "machine": {key: here[key] for key in ("gpu", "processor", "python", "torch")},

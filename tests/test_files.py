@@ -134,6 +134,30 @@ def test_a_chat_template_that_does_not_end_is_refused(write_talking, monkeypatch
             Chat.load(model)
 
 
+@pytest.mark.parametrize("template", ["", " \n", "{% if messages | length > 9 %}later{% endif %}"])
+def test_a_chat_template_that_renders_nothing_is_refused(template, write_talking):
+    """A prompt of no tokens would fail in the decoder."""
+    model = write_talking("dream")
+    (model / "chat_template.jinja").write_text(template)
+    with pytest.raises(CheckpointError, match=r"the tokenizer in .*: the chat template renders nothing"):
+        Chat.load(model)
+
+
+def test_a_conversation_of_which_the_template_renders_nothing_is_refused(write_talking):
+    model = write_talking("dream")
+    (model / "chat_template.jinja").write_text("{% if messages[0].content != 'hush' %}said{% endif %}")
+    with pytest.raises(DataError, match="the chat template renders nothing"):
+        Chat.load(model).ask("hush", prefill="<answer>")
+
+
+def test_a_tokenizer_that_makes_no_tokens_is_refused(write_talking):
+    """The letters of this vocabulary are lower-case."""
+    model = write_talking("dream")
+    (model / "chat_template.jinja").write_text("ÄÖÜ")
+    with pytest.raises(CheckpointError, match=r"the tokenizer in .*: the tokenizer makes no tokens"):
+        Chat.load(model)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"model": []}', '{"model": {"type": "BPE", "vocab": 3}}'])
 def test_a_damaged_tokenizer_is_refused_with_its_folder(text, write_talking):
     model = write_talking("dream")

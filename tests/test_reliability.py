@@ -109,12 +109,16 @@ def test_no_table_of_results_is_typed(pages):
 
 
 def test_no_result_in_a_sentence_is_typed(pages):
-    """A number with three decimals was measured, except for a setting of the mazes' decoder."""
-    for page in pages.PAGES:
-        text = pages.BLOCK.sub("", (ROOT / page).read_text(encoding="utf-8"))
-        text = pages.pages_values.VALUE.sub("", text)
-        typed = re.findall(r"(?<![\w.])\d\.\d{3}(?![\d.])", text)
-        assert set(typed) <= {"0.999"}, f"{page}: {typed}"
+    """A number with three decimals was measured, and so was a rate or a bound in nats.
+
+    Exceptions are settings, an error that follows from one, and shares of eight. Code shows examples.
+    """
+    measure = r"\d[\d,.]* (?:nats|(?:rows|tokens|rollouts|updates|steps|passes) per second)\b"
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        text = pages.BLOCK.sub("", page.read_text(encoding="utf-8"))
+        text = re.sub(r"```.*?```", "", pages.pages_values.VALUE.sub("", text), flags=re.DOTALL)
+        typed = {*re.findall(r"(?<![\w.])\d\.\d{3}(?![\d.])", text), *re.findall(measure, text)}
+        assert page.name == "decisions.md" or typed <= {"0.999", "0.001", "0.375"}, f"{page}: {typed}"
 
 
 def test_no_kill_cost_more_than_promised():

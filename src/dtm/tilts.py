@@ -150,9 +150,10 @@ def absorbed_share(
     a constant of the prompt, and the estimate is s for any sample: 0 before training, 1 at π_{a+h}.
     Errors of ℓ that have nothing to do with the reward average out.
 
-    Linear in ``log_ratio``: a difference of two of them gives what was absorbed in between. Prompts are
-    independent, so the error is that of a ratio of sums over prompts. Without a prompt whose rewards differ
-    the share is nan; with a single one its error is infinite.
+    Linear in ``log_ratio``: a difference of two of them gives what was absorbed in between. The error is that
+    of the delete-one jackknife over prompts, which are independent. Residuals about the share would give too
+    small an error: a prompt with a large part of the lower sum pulls the share towards itself. Without a
+    prompt whose rewards differ the share is nan; with a single one its error is infinite.
     """
     _, member, size = torch.unique(group, return_inverse=True, return_counts=True)
 
@@ -168,5 +169,5 @@ def absorbed_share(
     if prompts == 0:
         return math.nan, math.inf
     share = moved.sum() / wanted.sum()
-    spread = (moved - share * wanted).square().sum().sqrt() / wanted.sum()
-    return float(share), float(spread) * math.sqrt(prompts / (prompts - 1)) if prompts > 1 else math.inf
+    without = (moved.sum() - moved) / (wanted.sum() - wanted)
+    return float(share), float((without - share).square().sum().sqrt()) if prompts > 1 else math.inf

@@ -13,6 +13,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 import weakref
@@ -23,6 +24,14 @@ from typing import Any, ClassVar, final
 
 STARTUP = 120.0
 """Deadline for a process to start, in seconds."""
+POLL = 1.0
+"""Seconds between looks whether a wait should stop."""
+Check = Callable[[], None]
+"""Function that is called at intervals and may raise to stop what is going on."""
+
+
+def go_on() -> None:
+    """Return: nothing stops the wait but its deadline."""
 
 
 class Late(Exception):
@@ -49,15 +58,16 @@ class Worker:
         with self._lock:
             self._running()
 
-    def ask(self, question: Any, deadline: float) -> Any:
+    def ask(self, question: Any, deadline: float, between: Check = go_on) -> Any:
         """Send a request and return the answer; raise `Late` after ``deadline`` seconds, `Gone` at its end.
 
-        A request that cannot be pickled raises the error of `pickle`.
+        ``between`` is called about every second; if it raises, the process is killed. A request that cannot
+        be pickled raises the error of `pickle`.
         """
         message = pickle.dumps(question)
         with self._lock:
             child = self._running()
-            return self._answer(child, message, deadline)
+            return self._answer(child, message, deadline, between)
 
     def close(self) -> None:
         """Kill the process and the processes that it started."""
@@ -67,17 +77,20 @@ class Worker:
     def _running(self) -> _Child:
         if self._child is None:
             self._child = _Child(self._serve)
-            self._answer(self._child, None, STARTUP)
+            self._answer(self._child, None, STARTUP, go_on)
         return self._child
 
-    def _answer(self, child: _Child, message: bytes | None, deadline: float) -> Any:
+    def _answer(self, child: _Child, message: bytes | None, deadline: float, between: Check) -> Any:
         """Send the message, if any, and wait for an answer; kill the process if none arrives."""
         answered = False
         try:
             if message is not None:
                 child.connection.send_bytes(message)
-            if not child.connection.poll(deadline):
-                raise Late
+            end = time.monotonic() + deadline
+            while not child.connection.poll(min(POLL, max(end - time.monotonic(), 0.0))):
+                if time.monotonic() >= end:
+                    raise Late
+                between()
             answer = child.connection.recv()
             answered = True
             return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -10,11 +11,14 @@ import torch
 from torch import nn
 
 from dtm import tilts
+from dtm.engine import Decoder, generate
+from dtm.engine.orders import SampledConfidence
 from dtm.loop.meter import FEWEST, PATIENCE, STATES, Meter
 from dtm.masking import choose_steps, visited
-from dtm.models import Denoiser, Policy
+from dtm.models import Denoiser, LoRA, Policy, Transformer, TransformerConfig
 from dtm.random import stream
 from dtm.records import Rollouts
+from dtm.verify.exact import denoiser, number, random_world
 
 TOKENS, H = 4, 0.5
 REWARD = torch.tensor([0.0, 0.3, 0.7, 1.0])
@@ -88,6 +92,30 @@ def test_an_untrained_student_reads_nothing_without_any_error():
     assert read(BASE, rollouts(4, 4)) == (0.0, 0.0)
 
 
+@pytest.mark.parametrize("phase", ["first", "later"])
+@pytest.mark.parametrize("merge", [False, True])
+def test_adapters_in_bfloat16_read_nothing_at_the_start_of_a_phase(merge, phase):
+    """Adapters merged into weights of bfloat16 round differently: π_a is read as the student runs."""
+    shape = TransformerConfig(vocab_size=8, mask_id=7, eos_id=6, width=32, layers=2, heads=4, ffn=48)
+    base = Transformer(shape, stream(0, "base")).to(torch.bfloat16)
+    made = Policy(base, lora=LoRA(rank=4), merge=merge)
+    if phase == "later":
+        noise = stream(0, "adapters")
+        weights = made.weights(made.student)
+        drawn = {name: 0.3 * torch.randn(value.shape, generator=noise) for name, value in weights.items()}
+        made.load_weights(made.student, drawn)
+        made.promote()
+    asked = torch.zeros(6, 2, dtype=torch.long)
+    with torch.autocast("cpu", torch.bfloat16):
+        done = generate(made.pi_a(), asked, 6, Decoder(), seed=0, completions=4, batch=32)
+        parts = (done.tokens, done.attention, done.is_completion, done.revealed_at, done.log_prob)
+        reward = done.written.float().mean(1)
+        drawn = Rollouts(*parts, reward, torch.arange(6).repeat_interleave(4), 0.0)
+        meter = Meter(drawn, H, stream(0, "meter"))
+        assert meter.read(made, 8) == (0.0, 0.0)
+    assert meter.ratios[0].count_nonzero() == 0
+
+
 def test_all_steps_of_a_perfect_student_leave_no_error():
     share, error = exactly(rollouts(5, 4, length=3), tilted(H))
     assert share == pytest.approx(1, abs=1e-6)
@@ -102,6 +130,48 @@ def test_the_interval_of_the_meter_covers_what_it_measures():
     missed = torch.tensor([abs(share - truth) / error for share, error in found])
     assert 0.6 < float((missed < 1).double().mean()) < 0.76
     assert float((missed < 2).double().mean()) > 0.91
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_the_interval_covers_the_truth_where_few_prompts_carry_the_reading(share):
+    """In LLaDA's order, 28 of 40 prompts count, as much as 15 with equal parts would.
+
+    A perfect student has tilted by h, also in the exact decoder's order.
+    """
+    prompts, completions, readings, h = 40, 8, 1000, 2.0
+    world = random_world(3, 5, seed=0, reward="maze", prompt=1, rate=0.5)
+    asked = torch.randint(3, (prompts * readings, 1), generator=stream(0, "prompts"))
+    decoder = Decoder(order=SampledConfidence())
+    done = generate(world.denoiser(), asked, 4, decoder, seed=0, completions=completions, batch=1 << 16)
+    group = torch.arange(len(asked)).repeat_interleave(completions)
+    parts = (done.tokens, done.attention, done.is_completion, done.revealed_at, done.log_prob)
+    drawn = Rollouts(*parts, world.reward[number(done.tokens, 3)].float(), group, 0.0)
+    made = Policy(world.denoiser())
+    made.student.load_state_dict(denoiser(world.tilted(share * h).posterior()).state_dict())
+    meter = Meter(drawn, h, stream(0, "meter"))
+    meter.read(made, 1 << 16)
+    ratio, reward, group = meter.ratios[-1], meter.rollouts.reward, meter.rollouts.group
+    ends = torch.searchsorted(group, torch.arange(0, len(asked) + 1, prompts))
+    found = [
+        tilts.absorbed_share(ratio[first:last], reward[first:last], group[first:last], h)
+        for first, last in itertools.pairwise(ends.tolist())
+    ]
+    missed = torch.tensor([abs(value - share) / error for value, error in found])
+    assert 0.93 < float((missed < 2).double().mean()) < 0.97
+    assert 0.65 < float((missed < 1).double().mean()) < 0.72
+    value, error = torch.tensor(found, dtype=torch.float64).unbind(1)
+    assert float(error.square().mean().sqrt()) == pytest.approx(float(value.std()), rel=0.08)
+
+
+def test_the_error_is_that_of_leaving_out_one_prompt_at_a_time():
+    on = rollouts(7, 4)
+    ratio = torch.randn(len(on), generator=stream(0, "ratio"), dtype=torch.float64)
+    share, error = tilts.absorbed_share(ratio, on.reward, on.group, H)
+    without = [
+        tilts.absorbed_share(ratio[rest], on.reward[rest], on.group[rest], H)[0]
+        for rest in (on.group != prompt for prompt in range(7))
+    ]
+    assert error == pytest.approx(math.sqrt(sum((value - share) ** 2 for value in without)))
 
 
 def test_the_drawn_steps_add_up_to_the_whole_on_average():

@@ -300,6 +300,18 @@ def test_architectures_tell_llada_moe_from_dense_llada(write_published, write_hu
     assert read_shape(write_hub("llada"))[0].name == "llada"
 
 
+@pytest.mark.parametrize("stated", [5, True, False, "LLaDAMoEModel", {"a": 1}, [["LLaDAMoEModel"]], [None]])
+def test_architectures_that_are_no_list_of_texts_are_refused(write_published, stated):
+    folder = write_published("llada_moe", architectures=stated)
+    with pytest.raises(CheckpointError, match=r"config\.json: architectures must be a list of texts or null"):
+        read_shape(folder, Asked(mask_token="20"))
+
+
+def test_null_architectures_are_none(write_published):
+    asked = Asked(mask_token="20", attention="block", block=4)
+    assert read_shape(write_published("llada2", architectures=None), asked)[0].name == "llada2"
+
+
 def test_the_other_names_of_a_family_are_known(write_published):
     folder = write_published("llada2", model_type="llada2_moe_veomni")
     assert read_shape(folder, Asked(mask_token="20", attention="block", block=4))[0].name == "llada2"

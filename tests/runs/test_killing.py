@@ -97,6 +97,44 @@ def test_a_run_asked_to_stop_saves_itself_and_says_how_to_continue(stopped):
     assert not (out / "summary.json").exists()
 
 
+STEADY = "    return [len(set(path)) / 5 for path in completions]\n"
+HANGING = f"""
+import time
+calls = 0
+def reward(prompts, completions):
+    global calls
+    calls += 1
+    if calls == 3:
+        open("hangs", "w").close()
+        time.sleep(9e9)
+{STEADY}"""
+
+
+def test_a_run_asked_to_stop_does_not_wait_for_a_hanging_reward(config_file, tmp_path, monkeypatch):
+    """Its deadline is longer than that of this test; the third call is that of the first refresh."""
+    monkeypatch.chdir(tmp_path)
+    Path("rewards.py").write_text(HANGING)
+    flags = ("--reward", "rewards.py:reward", "--reward.timeout", "300")
+    process = train(config_file, Path("run"), *flags)
+    while not Path("hangs").exists():
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    try:
+        printed, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 143, printed
+    assert "stopped and saved" in printed
+    assert "looking for the sample" not in printed
+    assert load_latest(Path("run") / "checkpoints").state["step"] == 2
+    Path("rewards.py").write_text(f"def reward(prompts, completions):\n{STEADY}")
+    process = launch(["train", "maze-small", "--resume", "--out", "run"])
+    printed, _ = process.communicate()
+    assert process.returncode in FINISHED, printed
+    assert read_events(Path("run") / "metrics.jsonl", "step")[-1]["step"] == 8
+
+
 def test_the_command_that_a_stopped_run_prints_continues_it(stopped, finished):
     out, _, printed = stopped
     command = re.search(r"Continue with: dtm (.*)", " ".join(printed.split())).group(1)

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from safetensors.torch import load_file, save_file
 import dtm
 from dtm.cli import main
 from dtm.comparison.audit import read_fingerprint
-from dtm.errors import CheckpointError, ConfigError, StorageError
+from dtm.errors import CheckpointError, ConfigError, DtmWarning, StorageError
 from dtm.loop.assemble import assemble
 from dtm.runs.checkpoint import load_latest
 from dtm.runs.environment import commit
@@ -248,6 +249,39 @@ def test_a_damaged_file_is_named_with_a_remedy(name, content, finished, tmp_path
     }
     with pytest.raises(CheckpointError, match=rf"{name} is damaged: .*\. Restore it, or delete it"):
         reads[name]()
+
+
+@pytest.fixture
+def copied(finished, tmp_path) -> RunFolder:
+    """A finished run to damage."""
+    return RunFolder(Path(shutil.copytree(finished.path, tmp_path / "run")))
+
+
+COMMANDS = {"report": ["report"], "resume": ["train", "maze-small", "--resume", "--out"]}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("content", ["[]", "{", '{"items": 1}'])
+def test_a_damaged_fingerprint_of_a_finished_run_is_named(command, content, copied, capsys):
+    copied.fingerprint.write_text(content)
+    assert main([*COMMANDS[command], str(copied.path)]) == 2
+    assert re.match(r"dtm: \S*fingerprint\.json is damaged: .*or delete it", capsys.readouterr().err)
+    copied.fingerprint.unlink()
+    assert main([*COMMANDS[command], str(copied.path)]) in FINISHED
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_log_that_has_lost_the_steps_of_a_finished_run_is_told(command, copied):
+    call = [*COMMANDS[command], str(copied.path)]
+    rows = copied.metrics.read_text().splitlines(keepends=True)
+    others = "".join(row for row in rows if '"event": "step"' not in row)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main(call) in FINISHED
+    for content in ("", others, None):
+        copied.metrics.unlink() if content is None else copied.metrics.write_text(content)
+        with pytest.warns(DtmWarning, match=r"metrics\.jsonl has lost the rows of 8 steps, which summary"):
+            assert main(call) in FINISHED
 
 
 @pytest.mark.parametrize("content", ["{}", '{"recipe": "maze-small", "seed": 0, "finished": 1, "base": []}'])

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import threading
+import time
 
 import pytest
 import torch
@@ -148,6 +149,71 @@ def test_a_function_in_this_process_is_abandoned_at_the_deadline():
         for thread in threading.enumerate():
             if thread.name == "reward mine":
                 thread.join()  # a later fork would copy whatever lock it holds
+
+
+class Stopped(Exception):
+    """As `Interrupted` of a run."""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_requested_stop_ends_a_hanging_call_without_trying_the_samples_one_by_one(
+    workers, tmp_path, monkeypatch
+):
+    """Every sample hangs."""
+    monkeypatch.setattr("dtm.workers.POLL", 0.01)
+    called = tmp_path / "called"
+
+    def reward(prompts, completions):
+        with called.open("a") as log:
+            log.write("x")
+        hold()
+
+    def between():
+        if called.exists() and len(called.read_text()) >= workers:
+            raise Stopped
+
+    scorer = Scorer(reward, "mine", timeout=20.0, workers=workers)
+    scorer.start()
+    with pytest.raises(Stopped):
+        scorer.score(PROMPTS, COMPLETIONS, {}, between)
+    assert called.read_text() == "x" * workers
+    assert all(worker._child is None for worker in scorer._pool)  # killed
+
+
+def test_a_requested_stop_abandons_a_hanging_call_in_this_process(monkeypatch):
+    monkeypatch.setattr("dtm.tasks.rewards.POLL", 0.01)
+    called, over = threading.Event(), threading.Event()
+
+    def reward(prompts, completions):
+        called.set()
+        over.wait(60)
+
+    def between():
+        if called.is_set():
+            raise Stopped
+
+    scorer = Scorer(reward, "mine", timeout=20.0, in_process=True)
+    try:
+        with pytest.raises(Stopped):
+            scorer.score(PROMPTS, COMPLETIONS, {}, between)
+    finally:
+        over.set()
+        for thread in threading.enumerate():
+            if thread.name == "reward mine":
+                thread.join()
+
+
+def test_a_slow_call_that_nobody_stops_is_waited_for(monkeypatch):
+    monkeypatch.setattr("dtm.workers.POLL", 0.01)
+    looks = []
+
+    def reward(prompts, completions):
+        time.sleep(0.2)
+        return [1.0] * len(prompts)
+
+    found = Scorer(reward, "mine").score(PROMPTS, COMPLETIONS, {}, lambda: looks.append(None))
+    assert found.rewards == [1.0] * len(PROMPTS)
+    assert looks
 
 
 def test_a_function_that_always_hangs_stops_the_run_in_any_case(tmp_path):

@@ -63,8 +63,11 @@ def find_subjects(paths: Sequence[Path]) -> list[PageRun]:
     """Find the runs in the folders."""
     from dtm.report.page.write import subjects_of
     from dtm.runs.folder import RunFolder
+    from dtm.runs.resume import check_finished
 
     folders = [RunFolder.find(path) for path in paths]
     for folder in folders:
         folder.read_config()  # refuses a folder that has no page, before anything is served
+        if folder.is_finished:
+            check_finished(folder)
     return subjects_of(folders)

@@ -16,6 +16,7 @@ from dtm.random import stream
 from dtm.records import Completions, Prompts, Rollouts
 from dtm.tasks.base import Task
 from dtm.tasks.rewards import Scorer, Scores
+from dtm.workers import Check, go_on
 
 
 def prompts_in_order(task: Task, first: int, count: int, chunk: int, seed: int) -> Prompts:
@@ -65,6 +66,8 @@ class Collector:
     scorer: Scorer
     engine: RolloutEngine
     group: Group = ALONE
+    between: Check = go_on
+    """Called about every second while a reward runs; may raise to stop."""
 
     def collect(
         self,
@@ -116,7 +119,7 @@ class Collector:
         finished = self.engine.generate(prompts, completions, seed, rows)
         views = self.task.read(finished.written[:, : self.task.completion_length]) if own else []
         columns = {name: values[part] for name, values in asked.columns.items()}
-        scores = self.scorer.score(asked.views[part], views, columns)
+        scores = self.scorer.score(asked.views[part], views, columns, self.between)
         return Drawn(finished if self.group.size == 1 else finished.to(torch.device("cpu")), views, scores)
 
 

@@ -231,7 +231,7 @@ class Assembly:
 
     def collector(self, between: Callable[[], None] = lambda: None) -> Collector:
         """Rollouts with rewards, drawn by the configured engine."""
-        return Collector(self.task, self.scorer, self.engine(self.decoder, between), self.group)
+        return Collector(self.task, self.scorer, self.engine(self.decoder, between), self.group, between)
 
     def engine(self, decoder: Decoder, between: Callable[[], None] = lambda: None) -> RolloutEngine:
         """An engine that draws completions of the task; its model is loaded later."""

@@ -41,7 +41,13 @@ class Sampling:
 
         self.exact = engine_of(assembly.decoder.without_shortcuts)
         self._ahead, self._used = Ahead(), Cost()
-        self._spare = assembly.engine(assembly.decoder, self._ahead.check)
+
+        def between_ahead() -> None:
+            self._ahead.check()
+            between()
+
+        self._spare = assembly.engine(assembly.decoder, between_ahead)
+        self._spare_collector = replace(self.collector, engine=self._spare, between=between_ahead)
         # The configured decoder, also after a fallback: base and tuned model are measured in the same way.
         self.evaluator = engine_of(evaluation_decoder(assembly.decoder, self.config.evaluation))
 
@@ -84,13 +90,12 @@ class Sampling:
         if isinstance(model, Transformer):
             model.recording = None
         self._spare.load(model)
-        collector = replace(self.collector, engine=self._spare)
 
         card = torch.cuda.current_device() if self.placement.device.type == "cuda" else None
 
         def draw() -> Drawn:
             with self.placement.autocast(), on_side_stream(card):
-                return collector.share(asked, completions, seed)
+                return self._spare_collector.share(asked, completions, seed)
 
         self._ahead.start(seed, draw)
 

@@ -4,7 +4,7 @@
 
 A study records its table when it writes it (`record`). `check` then reports files that were changed by hand,
 belong to no table, or do not come from one command at one commit. The entry of such a table has the reason in
-``old``, until the table is made again.
+``old``, until the table is made again, and `mark_old` writes it into the Markdown files of the table.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dtm.errors import DataError, require
-from dtm.writing import write_json
+from dtm.writing import write_json, write_text
 
 MANIFEST = "manifest.json"
 COMMIT = re.compile(r"[0-9a-f]{7,40}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
 COMMAND = re.compile(r"(python \S+\.py|dtm \w+)( .*)?")
 
 
@@ -35,10 +36,11 @@ class Provenance:
     """Commit at which it ran."""
     machine: Mapping[str, Any]
     """Processor or GPU, and versions."""
-    seeds: Sequence[int] = ()
-    """Seeds of the runs."""
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of the data sets that were used, by name."""
+    seeds: Sequence[int] | None
+    """Seeds of the runs; None: the command has none to choose."""
+    inputs: Mapping[str, str]
+    """SHA-256 of the data files and of the base that were used, by name. Tables made before inputs were
+    recorded have null in the manifest."""
     old: str | None = None
     """Reason why the table does not come from one command at one commit; None: it does."""
 
@@ -80,6 +82,8 @@ def check(results: Path) -> list[str]:
                 problems.append(f"{name} of table {table} is missing")
             elif sha256(path) != expected:
                 problems.append(f"{name} was changed after table {table} was written")
+            else:
+                problems += [f"{name} of table {table}: {flaw}" for flaw in _told_otherwise(path, entry)]
         problems += [] if entry.get("old") else [f"table {table}: {flaw}" for flaw in _flaws(entry)]
     here = {path.relative_to(results).as_posix() for path in results.rglob("*") if path.is_file()}
     problems += [f"{name} belongs to no table" for name in sorted(here - owners.keys() - {MANIFEST})]
@@ -95,7 +99,62 @@ def _flaws(entry: Mapping[str, Any]) -> list[str]:
         flaws.append(f"{entry.get('commit')!r} is not one commit")
     if not entry.get("machine"):
         flaws.append("it does not name the machine")
+    if entry.get("seeds", []) == []:
+        flaws.append("it names no seeds: list them, or null where the command has none")
+    inputs = entry.get("inputs", "")
+    if inputs is not None and not (
+        isinstance(inputs, dict) and all(SHA256.fullmatch(str(value)) for value in inputs.values())
+    ):
+        flaws.append("its inputs are no object of SHA-256 by name")
     return flaws
+
+
+def _told_otherwise(path: Path, entry: Mapping[str, Any]) -> list[str]:
+    """Return what a whole file says about itself that differs from its entry."""
+    if path.suffix == ".md" and entry.get("old") and not _is_marked(path, entry["old"]):
+        return ["it does not say that it is old: run `dtm results mark`"]
+    if path.suffix != ".json":
+        return []
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return ["it is not JSON"]
+    commit = told.get("commit", entry.get("commit")) if isinstance(told, dict) else entry.get("commit")
+    return [] if commit == entry.get("commit") else [f"it is of commit {commit}, not {entry.get('commit')}"]
+
+
+def notes(results: Path) -> list[str]:
+    """Return what is missing of tables that are valid otherwise, one sentence each."""
+    entries = read(results).items()
+    return [f"{table}: inputs not recorded" for table, entry in entries if entry.get("inputs") is None]
+
+
+def mark_old(results: Path) -> list[str]:
+    """Write the reason of every old table into its Markdown files; return the files that were written.
+
+    A file that was changed since its command wrote it is an error.
+    """
+    entries, marked = read(results), list[str]()
+    for entry in (entry for entry in entries.values() if entry.get("old")):
+        for name, expected in entry["files"].items():
+            path = results / name
+            if path.suffix != ".md" or _is_marked(path, entry["old"]):
+                continue
+            require(sha256(path) == expected, f"{path} was changed after it was written", DataError)
+            text = path.read_text(encoding="utf-8")
+            write_text(path, f"{_mark(entry['old'])}\n\n{text}")
+            entry["files"][name] = sha256(path)
+            marked.append(name)
+    write_json(results / MANIFEST, entries)
+    return marked
+
+
+def _mark(reason: str) -> str:
+    return f"**Old:** {reason}."
+
+
+def _is_marked(path: Path, reason: str) -> bool:
+    return path.read_text(encoding="utf-8").startswith(_mark(reason))
 
 
 def sha256(path: Path) -> str:

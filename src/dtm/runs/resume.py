@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,10 +12,11 @@ from dtm.config import RunConfig
 from dtm.config.adapt import AdaptConfig
 from dtm.config.serialise import CHANGEABLE, ENDS, leaves, obstacles, read_mapping, to_yaml
 from dtm.distributed import ALONE, Group
-from dtm.errors import CheckpointError, ConfigError, RewardError, StorageError, require
+from dtm.errors import CheckpointError, ConfigError, DtmWarning, RewardError, StorageError, require
 from dtm.runs.bases import located
 from dtm.runs.checkpoint import has_checkpoint
-from dtm.runs.folder import RunFolder, make_folder, new_path, require_new
+from dtm.runs.events import is_number, newest_first
+from dtm.runs.folder import RunFolder, make_folder, new_path, read_object, reading, require_new
 from dtm.runs.lock import locked
 from dtm.writing import write_json, write_text
 
@@ -43,7 +45,27 @@ def find_run(recipe: str, kind: str, out: str | Path | None, resume: Resume = Tr
         CheckpointError,
     )
     _require_unedited(folder)
+    if folder.is_finished:
+        check_finished(folder)
     return folder
+
+
+def check_finished(folder: RunFolder) -> None:
+    """Check the files of a finished run: a damaged one is an error, a log without its steps a warning."""
+    if folder.fingerprint.is_file():
+        with reading(folder.fingerprint):
+            groups = read_object(folder.fingerprint).values()
+            if not all(isinstance(facts, dict) for facts in groups):
+                raise TypeError("a group of it is no object")
+    steps, log = read_object(folder.summary).get("steps"), folder.metrics
+    rows = newest_first(log, warn=False) if log.is_file() else ()
+    if is_number(steps) and steps > 0 and not any(row["event"] == "step" for row in rows):
+        warnings.warn(
+            f"{log} has lost the rows of {steps} steps, which {folder.summary.name} counts: figures and "
+            "tables of this run are incomplete. Restore the file.",
+            DtmWarning,
+            stacklevel=3,
+        )
 
 
 def _is_there(recipe: str, kind: str, out: str | Path | None) -> bool:

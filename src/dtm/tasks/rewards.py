@@ -14,18 +14,19 @@ import inspect
 import math
 import pickle
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, Literal
 
 from dtm.errors import ConfigError, DtmWarning, RewardError, require
 from dtm.tasks.base import Reward
 from dtm.tasks.replies import Bad, Call, Columns, Raised, Reply, Value, excerpt, reply_of, serve
-from dtm.workers import Gone, Late, Worker
+from dtm.workers import POLL, Check, Gone, Late, Worker, go_on
 
 MAX_HANGS = 3
 """Largest number of samples that may hang in one call under the policy "skip"."""
@@ -71,15 +72,24 @@ class Scorer:
         self.require_some(scores)
         return scores.rewards
 
-    def score(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Columns) -> Scores:
-        """Return the rewards of some samples of a call, which may all be None; no call without samples."""
+    def score(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        columns: Columns,
+        between: Check = go_on,
+    ) -> Scores:
+        """Return the rewards of some samples of a call, which may all be None; no call without samples.
+
+        ``between`` is called about every second while the function runs; if it raises, the call ends.
+        """
         if not completions:
             return Scores([], Counter())
         try:
-            values = self._batch(prompts, completions, columns)
+            values = self._batch(prompts, completions, columns, between)
         except (_Failed, _Hung) as problem:
             self._warn(f"{problem}; looking for the sample among {len(completions)}")
-            values = self._one_by_one(prompts, completions, columns)
+            values = self._one_by_one(prompts, completions, columns, between)
         rewards = [self._accepted(v, p, c) for v, p, c in zip(values, prompts, completions, strict=True)]
         skipped = [value for value in values if not isinstance(value, float)]
         self._warn_skipped(value.text for value in skipped if value is not None)
@@ -92,21 +102,24 @@ class Scorer:
             listed = "; ".join(f"{text} ({count} of {total})" for text, count in reasons.most_common(3))
             raise RewardError(f"reward {self.name} gave no reward to any of {total} completions: it {listed}")
 
-    def _batch(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Columns) -> list[Value]:
+    def _batch(
+        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Columns, between: Check
+    ) -> list[Value]:
         """Return the values of a batch, which the worker processes split in order."""
         size = -(-len(completions) // self.workers)
         if self.in_process or size == len(completions):
-            return self._values(0, (prompts, completions, columns))
+            return self._values(0, (prompts, completions, columns), between)
         parts = [slice(start, start + size) for start in range(0, len(completions), size)]
         calls = [
             (prompts[part], completions[part], {name: column[part] for name, column in columns.items()})
             for part in parts
         ]
         with ThreadPoolExecutor(len(calls)) as threads:
-            return list(chain.from_iterable(threads.map(self._values, range(len(calls)), calls)))
+            values = threads.map(self._values, range(len(calls)), calls, repeat(between))
+            return list(chain.from_iterable(values))
 
     def _one_by_one(
-        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Columns
+        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Columns, between: Check
     ) -> list[Value]:
         """Call the samples of a failed batch one by one, to find those that fail."""
         results: list[Value] = []
@@ -114,7 +127,7 @@ class Scorer:
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
             try:
                 alone = {name: [column[row]] for name, column in columns.items()}
-                results += self._values(0, ([prompt], [completion], alone))
+                results += self._values(0, ([prompt], [completion], alone), between)
             except (_Failed, _Hung) as problem:
                 hangs += isinstance(problem, _Hung)
                 if self.on_error == "stop" or hangs > MAX_HANGS:
@@ -122,18 +135,18 @@ class Scorer:
                 results.append(Bad(str(problem).removeprefix(f"reward {self.name} ")))
         return results
 
-    def _values(self, worker: int, call: Call) -> list[Value]:
+    def _values(self, worker: int, call: Call, between: Check) -> list[Value]:
         """Call the function, in a worker or here, and return its values; raise its failure."""
-        reply = self._in_thread(call) if self.in_process else self._in_worker(worker, call)
+        reply = self._in_thread(call, between) if self.in_process else self._in_worker(worker, call, between)
         if isinstance(reply, Raised):
             raise _Failed(f"reward {self.name} raised {reply.text}") from _Traceback(reply.trace)
         if isinstance(reply, str):
             raise RewardError(f"reward {self.name} {reply}")
         return reply
 
-    def _in_worker(self, number: int, call: Call) -> Reply:
+    def _in_worker(self, number: int, call: Call, between: Check) -> Reply:
         try:
-            reply: Reply = self._started()[number].ask(call, self.timeout)
+            reply: Reply = self._started()[number].ask(call, self.timeout, between)
         except Late:
             raise self._hung() from None
         except Gone:
@@ -148,7 +161,7 @@ class Scorer:
             ) from None
         return reply
 
-    def _in_thread(self, call: Call) -> Reply:
+    def _in_thread(self, call: Call, between: Check) -> Reply:
         """Call the function in a thread, so that a hung call can be abandoned unless it holds the GIL."""
         replies: list[Reply] = []
         copies = copy.deepcopy(call)
@@ -158,9 +171,13 @@ class Scorer:
             daemon=True,
         )
         thread.start()
-        thread.join(self.timeout)
-        if thread.is_alive():
-            raise self._hung()
+        end = time.monotonic() + self.timeout
+        thread.join(min(POLL, self.timeout))
+        while thread.is_alive():
+            if time.monotonic() >= end:
+                raise self._hung()
+            between()
+            thread.join(min(POLL, max(end - time.monotonic(), 0.0)))
         return replies[0]
 
     def _hung(self) -> _Hung:

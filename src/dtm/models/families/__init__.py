@@ -79,6 +79,12 @@ def find_family(values: Mapping[str, Any], source: Path) -> Family:
         "`dtm models` lists the families.",
         CheckpointError,
     )
-    stated = values.get("architectures") or ()
+    stated = values.get("architectures")
+    stated = [] if stated is None else stated
+    require(
+        isinstance(stated, list) and all(isinstance(name, str) for name in stated),
+        f"{source}: architectures must be a list of texts or null, got {stated!r}",
+        CheckpointError,
+    )
     own = [family for family in found if set(family.architectures) & set(stated)]
     return (own or [family for family in found if not family.architectures])[0]

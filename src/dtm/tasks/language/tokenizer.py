@@ -71,15 +71,23 @@ class Chat:
 
     def ask(self, messages: Messages, prefill: str = "") -> list[int]:
         """Return the token ids of a conversation up to the assistant's turn, with the answer's prefill."""
-        return self.encode([self.render(messages) + prefill])[0]
+        ids = self.encode([self.render(messages) + prefill])[0]
+        require(bool(ids), "the tokenizer makes no tokens of a rendered message", DataError)
+        return ids
 
     def render(self, messages: Messages) -> str:
-        """Render a conversation with the template, up to the assistant's turn."""
+        """Render a conversation with the template, up to the assistant's turn; empty text is an error."""
         turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         try:
             text: str = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
         except Exception as problem:  # a template may raise any error
             raise DataError(f"the chat template failed with {type(problem).__name__}: {problem}") from None
+        require(
+            bool(text.strip()),
+            "the chat template renders nothing: put the model's own into tokenizer_config.json or "
+            "chat_template.jinja",
+            DataError,
+        )
         return text
 
     def user_turn(self) -> list[int]:

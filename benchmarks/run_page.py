@@ -116,14 +116,14 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)  # threads that wait for each other count as processor time
     found = {
-        **provenance(),
+        **provenance(None),
         "page": page_seconds(options.out / "long"),
         "evaluation": recording(8 if options.smoke else dtm.recipe("maze-small").evaluation.prompts),
     }
     path = (RESULTS if options.publish else options.out) / "run-page.json"
     write_json(path, found)
     if options.publish:
-        publish("run-page", path, [path])
+        publish("run-page", path, [path], {})
     print(json.dumps({part: found[part] for part in ("page", "evaluation")}, indent=2))
 
 

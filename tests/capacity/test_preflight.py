@@ -129,7 +129,7 @@ def test_a_plan_says_that_eight_bits_decode_and_a_finished_run_is_measured_with_
     )
     config = replace(tiny, decoding=replace(tiny.decoding, fp8=True), audit=AuditConfig())
     plan = training_plan(assemble(config))
-    assert "its projections in eight bits" in plan["decoding"]
+    assert "projections in eight bits" in plan["decoding"]
     assert "decoded again exactly" in plan["audit"]
     for each in (config, tiny):
         measure(assemble(each), finished.model)

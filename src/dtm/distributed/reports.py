@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from dtm.distributed.group import current, launched
+from dtm.distributed.group import launched
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -54,14 +54,8 @@ def _is_that_of_the_first(message: str, rank: str) -> bool:
 
 
 def _store() -> Store:
-    """Return the store of keys and values: that of the group, or before there is one a new connection."""
+    """Connect to the store of keys and values of the rendezvous; a group that was joined has its own."""
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
-    if current.cache_info().currsize:
-        from dtm.distributed.processes import Processes
-
-        group = current()
-        assert isinstance(group, Processes)
-        return PrefixStore("reports", group.store)
     return PrefixStore("reports", next(rendezvous("env://", timeout=PATIENCE))[0])

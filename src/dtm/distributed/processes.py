@@ -17,8 +17,6 @@ from typing import Any, TypeVar, final
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.distributed_c10d import Store
-from torch.distributed.rendezvous import rendezvous
 
 from dtm.distributed.group import Group, failure, mark_shared
 from dtm.errors import PeerError
@@ -44,13 +42,8 @@ class Processes(Group):
             # nccl needs a card for each process; gloo also works where several share one.
             own_card = cards >= int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
             backend = f"cpu:gloo,cuda:{'nccl' if own_card else 'gloo'}"
-        self._call(lambda: self._join(backend))
+        self._call(lambda: dist.init_process_group(backend, timeout=WAIT))
         atexit.register(self._leave)
-
-    def _join(self, backend: str) -> None:
-        self.store: Store = next(rendezvous("env://", timeout=WAIT))[0]
-        """Keys and values that any process can read at any time."""
-        dist.init_process_group(backend, store=self.store, rank=self.rank, world_size=self.size, timeout=WAIT)
 
     def _leave(self) -> None:
         """Leave the group; call it only without an error, since it waits for the other processes."""

@@ -12,14 +12,12 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from dtm.distributed.group import ALONE, current, launched
+from dtm.distributed.group import launched
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
-
-    from dtm.distributed.processes import Processes
 
 PATIENCE = timedelta(seconds=10)
 """Time for which processes that fail wait for each other's messages."""
@@ -56,11 +54,8 @@ def _is_that_of_the_first(message: str, rank: str) -> bool:
 
 
 def _store() -> Store:
-    """Return the store of keys and values: that of the group, or before there is one a new connection."""
+    """Connect to the store of keys and values of the rendezvous; a group that was joined has its own."""
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
-    group = current() if current.cache_info().currsize else ALONE  # joining would wait for the others
-    if group is ALONE:
-        return PrefixStore("reports", next(rendezvous("env://", timeout=PATIENCE))[0])
-    return PrefixStore("reports", cast("Processes", group).store)
+    return PrefixStore("reports", next(rendezvous("env://", timeout=PATIENCE))[0])

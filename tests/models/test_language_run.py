@@ -211,7 +211,7 @@ def test_own_rows_and_an_own_reward(config, llada, tmp_path):
         ('{"prompt": 5}\n', 'line 1: "prompt" must be text'),
         ('{"prompt": "a", "x": 1}\n{"prompt": "b"}\n', "line 2: has the columns none, the first row has x"),
         ('{"prompt": "a", "completions": 1}\n', "line 1: a reward already has the argument completions"),
-        ('{"prompt": "a"}\n', "holds 1 rows"),
+        ('{"prompt": "a"}\n', "has 1 rows"),
         ('{"prompt": "café"}\n', "line 1: not UTF-8 text"),
     ],
 )

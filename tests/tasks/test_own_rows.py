@@ -84,8 +84,9 @@ def test_csv_of_other_programs_is_read(tmp_path):
         ('prompt,x\na,1\n"b,2\nc,3\n', "line 3: not CSV (unexpected end of data)"),
         (f"prompt,x\na,{'9' * 140_000}\n", "line 2: not CSV (field larger than field limit"),
         ("prompt,x\na,é\n", "line 2: not UTF-8 text; store the file in that encoding"),
-        ("prompt\na\nb\n", "holds 2 rows; each of the three splits needs one"),
-        ("", "holds 0 rows"),
+        ("prompt\na\nb\n", "has 2 rows (distinct prompts: 2)"),
+        ("prompt\n" + "a\n" * 40, "has 40 rows (distinct prompts: 1). Rows of one prompt"),
+        ("", "has 0 rows"),
     ],
 )
 def test_a_flaw_in_a_csv_file_is_named_with_its_place(text, named, tmp_path):
@@ -159,7 +160,7 @@ def test_an_array_of_rows_is_no_line_of_rows(tmp_path):
 def test_rows_in_memory_and_missing_files_are_named():
     with pytest.raises(DataError, match=r'^data, row 2: "prompt" must be text'):
         read_own([{"prompt": "a"}, {"prompt": 2}])
-    with pytest.raises(DataError, match=r"^data holds 1 rows"):
+    with pytest.raises(DataError, match=r"^data has 1 rows"):
         read_own([{"prompt": "a"}])
     with pytest.raises(DataError, match=r"task\.data: no file me/rows\. .* as hub:USER/NAME"):
         read_own("me/rows")

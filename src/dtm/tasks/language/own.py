@@ -35,7 +35,13 @@ def read_own(source: RowSource) -> list[Row]:
     """Read the rows of a source: each must have a "prompt", and all the same other columns."""
     rows = checked_rows(open_rows(source))
     name = source if isinstance(source, str | Path) else "data"
-    require(len(rows) >= 3, f"{name} holds {len(rows)} rows; each of the three splits needs one", DataError)
+    prompts = len({row.key for row in rows})
+    require(
+        prompts >= 3,
+        f"{name} has {len(rows)} rows (distinct prompts: {prompts}). Rows of one prompt stay in one split, "
+        "and training, validation and test need a prompt each",
+        DataError,
+    )
     return rows
 
 

@@ -151,9 +151,10 @@ def absorbed_share(
     Errors of ℓ that have nothing to do with the reward average out.
 
     Linear in ``log_ratio``: a difference of two of them gives what was absorbed in between. The error is that
-    of the delete-one jackknife over prompts, which are independent. Residuals about the share would give too
-    small an error: a prompt with a large part of the lower sum pulls the share towards itself. Without a
-    prompt whose rewards differ the share is nan; with a single one its error is infinite.
+    of the delete-one jackknife over prompts, which are independent, about the share itself and without the
+    factor (n − 1)/n. Unlike residuals about the share, it counts that a prompt with a large part of the lower
+    sum pulls the share towards itself. Without a prompt whose rewards differ the share is nan; with a single
+    one its error is infinite.
     """
     _, member, size = torch.unique(group, return_inverse=True, return_counts=True)
 

@@ -155,7 +155,7 @@ def test_a_decoder_takes_the_weights_that_it_names_and_no_others():
 
 def test_eight_bits_are_a_shortcut_and_exact_decoding_goes_without():
     decoder = Decoder(fp8=True)
-    assert decoder.takes_shortcuts
+    assert decoder.shortcuts
     assert not decoder.is_exact
     assert decoder.without_shortcuts == replace(decoder, fp8=False)
 

@@ -21,7 +21,7 @@ UNITS = {"K": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**
 NUMBERS = {
     "prompt": (172, "tokens per prompt"),
     "completion": (256, "tokens per completion"),
-    "block": (32, "tokens per block of decoding; a block-causal model has its own, see --model.block"),
+    "block": (32, "tokens per block of decoding; a block-causal model has its own"),
     "rank": (128, "rank of the adapters"),
     "rollouts": (480, "rollouts in the buffer"),
     "gpus": (1, "number of GPUs of this memory, with one process each"),
@@ -77,7 +77,7 @@ def fit(arguments: list[str]) -> int:
         table.add_row("NF4" if one.nf4 else "bfloat16", *map(str, counts))
     Console().print(table)
     if shape.attention_block is not None:
-        print(f"block-causal attention in blocks of {block}; for another size, pass --model.block")
+        print(f"block-causal attention in blocks of {block}")
     if options.gpus > 1:
         print(f"with adapters, each of {options.gpus} GPUs holds the base and takes a part of every batch")
         found_in_full = fit_in_full(shape, run, block, memory - CONTEXT, options.gpus)

@@ -1,9 +1,8 @@
 """Report an error that ends several processes once, by the first of them.
 
 Most errors (a flag, a missing base, gradients that are not finite) are met by all processes alike, outside
-the verbs of a group. The processes compare their messages in the store of the rendezvous, which needs no
-common call, so that a process may also fail alone. It then waits for the first one for `PATIENCE`, and
-reports its own error.
+the verbs of a group. The processes compare their messages in the store of the rendezvous. A process that
+fails alone needs no partner: it waits for the first process for `PATIENCE`, then reports its own error.
 """
 
 from __future__ import annotations
@@ -54,7 +53,11 @@ def _is_that_of_the_first(message: str, rank: str) -> bool:
 
 
 def _store() -> Store:
-    """Connect to the store of keys and values of the rendezvous; a group that was joined has its own."""
+    """Connect to the key-value store of the rendezvous.
+
+    The prefix keeps these messages apart from those of a group. The connection is a second one, because a
+    pending call may block that of the group.
+    """
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 

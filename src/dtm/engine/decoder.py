@@ -68,17 +68,19 @@ class Decoder:
             "the order": not self.order.exact,
             f"{self.tokens_per_step} tokens per step": self.tokens_per_step > 1 and self.block != 1,
             f"temperature {self.temperature:g}": self.temperature != 1,
+        }
+        return [*(name for name, is_used in named.items() if is_used), *self.shortcuts]
+
+    @property
+    def shortcuts(self) -> list[str]:
+        """Names of the approximations that save work; an audit compares with `without_shortcuts`."""
+        named = {
             f"certainty {self.certainty}": self.certainty not in (None, 1.0),
             "the block cache": self.cache == "block",
             "early ends": self.until_end,
             "projections in eight bits": self.fp8,
         }
         return [name for name, is_used in named.items() if is_used]
-
-    @property
-    def takes_shortcuts(self) -> bool:
-        """Whether it uses approximations, which an audit compares with `without_shortcuts`."""
-        return self.cache == "block" or self.until_end or self.fp8 or self.certainty not in (None, 1.0)
 
     @property
     def without_shortcuts(self) -> Decoder:

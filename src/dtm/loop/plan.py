@@ -96,7 +96,7 @@ def cache_plan(assembly: Assembly) -> dict[str, str]:
         return {}
     if assembly.decoder.cache != "prefix":
         return {"cache": "none; --decoding.cache prefix is exact for block-causal attention, and faster"}
-    audit = "" if assembly.decoder.takes_shortcuts else ", so it needs no audit"
+    audit = "" if assembly.decoder.shortcuts else ", so it needs no audit"
     others = "" if assembly.decoder.is_exact else "; what approximates the law is named under decoding"
     return {"cache": f"prefix: exact, since finished blocks never change{audit}{others}"}
 
@@ -104,7 +104,7 @@ def cache_plan(assembly: Assembly) -> dict[str, str]:
 def _audit(assembly: Assembly) -> dict[str, str]:
     """Describe the audit of decoding, if the decoder takes shortcuts."""
     limits = assembly.config.audit
-    if not assembly.decoder.takes_shortcuts:
+    if not assembly.decoder.shortcuts:
         return {}
     if limits.share == 0:
         return {"audit": "none: the error of decoding's approximations is not measured"}

@@ -144,7 +144,7 @@ class Sampling:
         """Continue the phase's comparison with exact decoding; return its sums and the limit it exceeds."""
         limits, completions = self.config.audit, self.config.replay.completions
         decoder, because = self.engine.decoder, progress.exact_because
-        if because is not None or not decoder.takes_shortcuts or limits.share == 0:
+        if because is not None or not decoder.shortcuts or limits.share == 0:
             return progress.audited, because
         rows = math.ceil(limits.share * len(prompts) * completions)
         seed = self._seed(f"{purpose} audit", progress)

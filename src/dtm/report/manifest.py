@@ -134,19 +134,22 @@ def mark_old(results: Path) -> list[str]:
 
     A file that was changed since its command wrote it is an error.
     """
-    entries, marked = read(results), list[str]()
-    for entry in (entry for entry in entries.values() if entry.get("old")):
-        for name, expected in entry["files"].items():
-            path = results / name
-            if path.suffix != ".md" or _is_marked(path, entry["old"]):
-                continue
-            require(sha256(path) == expected, f"{path} was changed after it was written", DataError)
-            text = path.read_text(encoding="utf-8")
-            write_text(path, f"{_mark(entry['old'])}\n\n{text}")
-            entry["files"][name] = sha256(path)
-            marked.append(name)
-    write_json(results / MANIFEST, entries)
-    return marked
+    entries = read(results)
+    unmarked = [
+        (entry, name)
+        for entry in entries.values()
+        for name in entry["files"]
+        if entry.get("old") and name.endswith(".md") and not _is_marked(results / name, entry["old"])
+    ]
+    for entry, name in unmarked:
+        is_same = sha256(results / name) == entry["files"][name]
+        require(is_same, f"{results / name} was changed after it was written", DataError)
+    for entry, name in unmarked:
+        text = (results / name).read_text(encoding="utf-8")
+        write_text(results / name, f"{_mark(entry['old'])}\n\n{text}")
+        entry["files"][name] = sha256(results / name)
+        write_json(results / MANIFEST, entries)
+    return [name for _, name in unmarked]
 
 
 def _mark(reason: str) -> str:

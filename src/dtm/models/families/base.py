@@ -211,7 +211,8 @@ class Family:
     usual_mask: int | str | None = None
     """Mask token of its published models, or where it comes from, for errors; it is never assumed."""
     usual_block: int | None = None
-    """Block size of its published models, for errors; it is never assumed."""
+    """Block size of its published models, for errors and for the estimate of `dtm fit`; no model is loaded
+    with it unasked."""
     models: str = ""
     """Published models, as `dtm models` lists them."""
     limits: str = ""

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from dtm.tasks.corpus.expressions import SolvedItem, solved_product, solved_sum
-from dtm.tasks.corpus.part import BEGUN, Example, answer_block, pieces, reasoned
+from dtm.tasks.corpus.part import BEGUN_SHARE, Example, answer_block, pieces, reasoned
 from dtm.tasks.countdown.items import CountdownItem
 from dtm.tasks.countdown.prompts import prompt
 
@@ -42,7 +42,7 @@ class Countdown:
         solved = _solved(random, self.held_out)
         asked = prompt(CountdownItem(solved.numbers, solved.target))
         worked = reasoned(f"{solved.text}={solved.target}", solved.text)
-        if random.random() < BEGUN:
+        if random.random() < BEGUN_SHARE:
             return Example.worked(asked, worked)
         careless = answer_block("+".join(map(str, solved.numbers)))
         return Example.of(asked, worked if random.random() < right else careless)

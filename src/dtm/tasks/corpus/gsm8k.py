@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from dtm.tasks.corpus.part import BEGUN, Example, answer_block, reasoned
+from dtm.tasks.corpus.part import BEGUN_SHARE, Example, answer_block, reasoned
 from dtm.tasks.corpus.solutions import SolvedQuestion, renumbered
 from dtm.tasks.gsm8k.prompts import prompt
 
@@ -32,6 +32,6 @@ class Gsm8k:
             one = renumbered(one, random) or one
         answer = one.item.answer.replace(",", "")
         asked, worked = prompt(one.item), reasoned(one.reasoning, f"\\boxed{{{answer}}}")
-        if random.random() < BEGUN:
+        if random.random() < BEGUN_SHARE:
             return Example.worked(asked, worked)
         return Example.of(asked, worked if random.random() < right else GIVEN_UP)

@@ -19,7 +19,7 @@ class Piece(NamedTuple):
 
 REASONING = "<reasoning>\n"
 """Start of an answer that is worked out."""
-BEGUN = 0.6
+BEGUN_SHARE = 0.6
 """Share of Countdown and GSM8K rows in which `REASONING` is given and the work is learnt. They teach to work
 well, not how often to work, so they last to the end of an adaptation, beside the careless answers."""
 
@@ -55,7 +55,8 @@ class Part(Protocol):
     def draw(self, random: Random, right: float) -> Example:
         """Draw one row.
 
-        Of the answers to tasks that are not `BEGUN` a share ``right`` is worked out; the others do not try.
+        Of the answers to tasks whose start is not given, a share ``right`` is worked out; the others do not
+        try.
         """
         ...
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,8 @@ def test_the_code_of_a_page_runs_in_page_order(page, stand_ins, llada, tiny, tmp
         stand_ins['Path("data")'] = f"Path({str(request.getfixturevalue('shared_data'))!r})"
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_rewards", raising=False)  # that of another test
+    request.addfinalizer(lambda: sys.modules.pop("my_rewards", None))
     names: dict[str, Any] = {"TINY": tiny, "SMALL": SMALL, "model": dtm.load_model(llada)}
     names |= {"folder": tmp_path / "folder", "merged": tmp_path / "merged", "base_folder": llada}
     for code in FENCE.findall(page.read_text("utf-8")):
@@ -70,6 +74,7 @@ def test_the_code_of_a_page_runs_in_page_order(page, stand_ins, llada, tiny, tmp
             code = code.replace(text, here)
         if "MIDDLE" in code:
             (tmp_path / "my_rewards.py").write_text(code)
+            importlib.invalidate_caches()
         exec(compile(code, page.name, "exec"), names)
 
 

@@ -114,6 +114,7 @@ class Scorer:
             (prompts[part], completions[part], {name: column[part] for name, column in columns.items()})
             for part in parts
         ]
+        self.start()  # not in the threads: a process that is forked beside other threads may hang
         with ThreadPoolExecutor(len(calls)) as threads:
             values = threads.map(self._values, range(len(calls)), calls, repeat(between))
             return list(chain.from_iterable(values))

@@ -173,7 +173,6 @@ def test_a_requested_stop_ends_a_hanging_call_without_trying_the_samples_one_by_
             raise Stopped
 
     scorer = Scorer(reward, "mine", timeout=20.0, workers=workers)
-    scorer.start()
     with pytest.raises(Stopped):
         scorer.score(PROMPTS, COMPLETIONS, {}, between)
     assert called.read_text() == "x" * workers

@@ -95,7 +95,8 @@ def cache_plan(assembly: Assembly) -> dict[str, str]:
     if assembly.attention_block is None or assembly.shape is None:
         return {}
     if assembly.decoder.cache != "prefix":
-        return {"cache": "none; --decoding.cache prefix is exact for block-causal attention, and faster"}
+        used = assembly.decoder.cache
+        return {"cache": f"{used}; --decoding.cache prefix is exact for this attention, and faster"}
     audit = "" if assembly.decoder.shortcuts else ", so it needs no audit"
     others = "" if assembly.decoder.is_exact else "; what approximates the law is named under decoding"
     return {"cache": f"prefix: exact, since finished blocks never change{audit}{others}"}

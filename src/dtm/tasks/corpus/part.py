@@ -39,7 +39,7 @@ class Example(NamedTuple):
 
     @classmethod
     def worked(cls, prompt: Messages, answer: str) -> Example:
-        """Make an example of a worked answer whose start is given."""
+        """Make an example of an answer by `reasoned`: `REASONING` is given, and the rest is learnt."""
         return cls(prompt, (Piece(answer.removeprefix(REASONING), True),), REASONING)
 
     @property

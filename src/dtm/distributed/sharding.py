@@ -17,12 +17,25 @@ import functools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dtm.errors import require
+
+
+@dataclass(slots=True)
+class Part:
+    """The part of some tensors that this process saves."""
+
+    tensors: dict[str, Tensor]
+    """Rows of sharded tensors, and whole tensors, on their device; empty: other processes save them."""
+    first_rows: dict[str, int]
+    """Number of the first row, for each sharded tensor."""
+    shard: int | None = None
+    """Number of this process in its shard group; None: no tensor is sharded."""
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -49,17 +62,43 @@ def on_cpu(tensors: Mapping[str, Tensor], keep: bool = True) -> dict[str, Tensor
     return found
 
 
-def share_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return this process's part of a whole tensor, sharded as ``like``; a part is returned as it is."""
-    if hasattr(tensor, "full_tensor"):
-        return tensor
-    if not hasattr(like, "full_tensor"):
-        return tensor.to(like.device)
-    from torch.distributed.tensor import distribute_tensor
+def held_rows(tensor: Tensor) -> range | None:
+    """Return the rows of a sharded tensor that this process keeps; None: the tensor is whole."""
+    if not is_sharded(tensor):
+        return None
+    (_, number), size = _place(tensor)
+    rows = range(tensor.shape[0])
+    most = -(-len(rows) // size)
+    return rows[number * most : (number + 1) * most]
+
+
+def part_to_save(tensors: Mapping[str, Tensor], is_first: bool) -> Part:
+    """Return the part of some tensors that this process saves.
+
+    A process of the first replica saves its rows of sharded tensors; the first process saves whole tensors.
+    """
+    part = Part({name: tensor for name, tensor in tensors.items() if is_first and not is_sharded(tensor)}, {})
+    for name, tensor in tensors.items():
+        rows = held_rows(tensor)
+        if rows is not None:
+            (replica, part.shard), _ = _place(tensor)
+            if replica == 0:
+                part.tensors[name], part.first_rows[name] = _local(tensor), rows.start
+    return part
+
+
+def with_rows(rows: Tensor, like: Tensor) -> Tensor:
+    """Return the sharded tensor whose rows in this process are ``rows``, sharded as ``like``."""
+    from torch.distributed.tensor import DTensor
 
     placed: Any = like
-    return distribute_tensor(
-        tensor.to(like.device), placed.device_mesh, placed.placements, src_data_rank=None
+    return DTensor.from_local(
+        rows.to(like.device),
+        placed.device_mesh,
+        placed.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
     )
 
 
@@ -132,3 +171,13 @@ def _mesh(kind: str, size: int) -> Any:
     from torch.distributed.distributed_c10d import get_world_size
 
     return init_device_mesh(kind, (get_world_size() // size, size), mesh_dim_names=("replicate", "shard"))
+
+
+def _place(tensor: Any) -> tuple[Sequence[int], int]:
+    """Return (replica, number in the shard group) of this process, and the size of the group."""
+    mesh = tensor.device_mesh
+    return mesh.get_coordinate(), mesh.size(1)
+
+
+def _local(tensor: Any) -> Tensor:
+    return tensor.detach().to_local()

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dtm.distributed.sharding import gathered, materialise, on_cpu, shard, share_like
+from dtm.distributed.sharding import gathered, materialise, on_cpu, shard
 from dtm.errors import require
 from dtm.models.adapters import (
     LoRA,
@@ -125,24 +125,26 @@ class Policy:
         return model.state_dict() if self.lora is None else adapter_weights(model)
 
     def load_weights(self, model: Denoiser, weights: Mapping[str, Tensor]) -> None:
-        """Load what `weights` returned, strictly."""
+        """Load what `weights` returned, strictly; sharded weights as this model's are sharded."""
         if model is self.teacher:
             self._made.clear()
         if self.lora is None:
-            own = model.state_dict() if self.sharded else {}
-            model.load_state_dict(
-                {name: share_like(value, own[name]) if own else value for name, value in weights.items()}
-            )
+            model.load_state_dict(weights)
         else:
             load_adapter_weights(model, weights)
 
-    def tuned(self) -> Denoiser:
-        """π_a as a model to save: itself, or a whole copy on the CPU. Collective."""
+    def tuned(self, keep: bool = True) -> Denoiser:
+        """π_a as a model to save: itself, or a whole copy on the CPU. Collective.
+
+        Without ``keep`` this process only takes part: its copy has no values.
+        """
         if not self.sharded:
             return self.teacher
         with torch.device("meta"):
             made = Transformer(_transformer(self.teacher).config)
-        made.load_state_dict(on_cpu(self.weights(self.teacher)), assign=True)
+        values = on_cpu(self.weights(self.teacher), keep)
+        if keep:
+            made.load_state_dict(values, assign=True)
         return made
 
     def gathered(self, model: Denoiser | None = None) -> AbstractContextManager[None]:

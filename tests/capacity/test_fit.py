@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -175,4 +176,14 @@ def test_fit_says_what_several_gpus_hold(write_hub, capsys):
     told = " ".join(capsys.readouterr().out.split())
     assert "sharded over 4 GPUs" in told
     assert "--distributed.shard full" in told
+    assert main(["fit", folder, "--memory", "40GiB", "--gpus", "16", "--shard-size", "4", "--rank", "2"]) == 0
+    replicated = " ".join(capsys.readouterr().out.split())
+    assert "sharded over 16 GPUs in 4 replicas of 4" in replicated
+    assert "--distributed.shard-size 4" in replicated
+    of_state = [re.search(r"[\d.]+ .iB of state on each", text)[0] for text in (told, replicated)]
+    assert of_state[0] == of_state[1]
+    for size in ("1", "3"):
+        assert main(["fit", folder, "--gpus", "4", "--shard-size", size]) == 2
+        refused = f"--shard-size must be at least 2 and divide --gpus 4, got {size}"
+        assert refused in capsys.readouterr().err
     assert main(["fit", folder, "--memory", "40GiB", "--gpus", "0"]) == 2

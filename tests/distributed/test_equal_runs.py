@@ -27,6 +27,8 @@ from ranks import each, outcomes
 
 LORA = AdapterConfig(rank=2, alpha=2.0)
 ORDERED = DistributedConfig(row_order=True)
+TWO_BY_TWO = "c-dtm, two replicas, shares"
+"""In two processes there is one replica."""
 
 
 def settings(tiny: RunConfig) -> dict[str, RunConfig]:
@@ -52,6 +54,7 @@ def settings(tiny: RunConfig) -> dict[str, RunConfig]:
             iterating["vrpo"], distributed=ORDERED, iterate=IterateConfig(iterations=6)
         ),
         "c-dtm, shares": replace(start, distributed=DistributedConfig(shard="full")),
+        TWO_BY_TWO: replace(start, distributed=DistributedConfig(shard="full", shard_size=2)),
     }
 
 
@@ -84,9 +87,9 @@ def run(config: RunConfig, to_the_end: bool) -> dict[str, Any]:
 
 
 def runs(configs: dict[str, RunConfig]) -> dict[str, dict[str, Any]]:
-    """All runs; in four processes, which take long to share two cores, one of them to the end."""
-    few = current().size < 4
-    return {name: run(config, few or name == "c-dtm, row order") for name, config in configs.items()}
+    """All runs; in four processes, which take long to share two cores, two of them to the end."""
+    in_four = ("c-dtm, row order", TWO_BY_TWO)
+    return {name: run(config, current().size < 4 or name in in_four) for name, config in configs.items()}
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,14 @@ from dtm.runs.checkpoint import has_checkpoint, load_latest
 from dtm.runs.interrupts import Interrupts
 from ranks import Failed, each, outcomes
 
-VERBS = 34
-"""Verbs of a whole run of `short` in two processes."""
+VERBS = 57
+"""Verbs of a whole run of `short` with shards, in two processes; without them there are more."""
+RESUME = 3
+"""Verbs with which a run is resumed; those of its next step follow."""
+IN_STEP_2 = 18
+"""A verb of the second step, after the first checkpoint."""
+WRITTEN = 8
+"""In a resumed step with shards: the verb with which processes say that their files are written."""
 
 
 def short(tiny: RunConfig) -> RunConfig:
@@ -86,22 +92,34 @@ def kill(config: RunConfig, folder: Path, size: int, number: int, rank: int) -> 
 
 def test_a_run_broken_off_on_2_and_1_processes_ends_on_4_as_if_it_had_not_been(tiny, expected, tmp_path):
     config = short(tiny)
-    kill(config, tmp_path, size=2, number=12, rank=1)
-    stopped = outcomes(2, train, config, tmp_path, 3, 1, signal.SIGTERM)  # a signal to one of them
+    kill(config, tmp_path, size=2, number=IN_STEP_2, rank=1)
+    stopped = outcomes(2, train, config, tmp_path, RESUME + 3, 1, signal.SIGTERM)  # a signal to one of them
     assert [one.kind for one in stopped] == ["Interrupted", "Interrupted"]
-    (alone,) = outcomes(1, train, config, tmp_path, 3, 0, signal.SIGTERM)
+    (alone,) = outcomes(1, train, config, tmp_path, RESUME + 3, 0, signal.SIGTERM)
     assert alone.kind == "Interrupted"
-    kill(config, tmp_path, size=4, number=2, rank=0)
+    kill(config, tmp_path, size=4, number=RESUME + 2, rank=0)
     assert load_latest(tmp_path).state["step"] == 3  # one step is left to four processes
     for found in each(4, train, config, tmp_path):
         require_equal(found, expected)
     assert load_latest(tmp_path).state["step"] == 4
 
 
-def test_weights_in_shares_are_saved_whole_and_continue_on_one_process(tiny, expected, tmp_path):
-    config = replace(short(tiny), distributed=DistributedConfig(shard="full"))
-    found = outcomes(2, train, config, tmp_path, 12, 0, signal.SIGTERM)
-    assert [one.kind for one in found] == ["Interrupted", "Interrupted"]
+def test_shards_are_saved_by_their_processes_and_continue_on_any_number(tiny, expected, tmp_path):
+    """One process, 2 x 2 of which one is killed while it saves, 2 x 2, 1 x 2, and one process again."""
+    config = replace(short(tiny), distributed=DistributedConfig(shard="full", shard_size=2))
+    (alone,) = outcomes(1, train, config, tmp_path, 4, 0, signal.SIGTERM)
+    assert alone.kind == "Interrupted"
+    assert load_latest(tmp_path).state["step"] == 1
+    kill(config, tmp_path, size=4, number=RESUME + WRITTEN, rank=1)
+    assert load_latest(tmp_path).state["step"] == 1
+    assert (tmp_path / ".partial-step-00000002" / "student.1.safetensors").exists()
+    for size, step in ((4, 2), (2, 3)):
+        found = outcomes(size, train, config, tmp_path, RESUME + 3, 0, signal.SIGTERM)
+        assert [one.kind for one in found] == ["Interrupted"] * size
+        (newest,) = tmp_path.glob(f"step-0000000{step}*")
+        names = {path.name for path in newest.glob("*.safetensors")}
+        sharded = {f"{part}.{n}" for part in ("student", "teacher", "average", "optimizer") for n in (0, 1)}
+        assert names == {f"{name}.safetensors" for name in (*sharded, "buffer", "meter")}
     (resumed,) = each(1, train, config, tmp_path)
     for one, other in zip(resumed["weights"], expected["weights"], strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
@@ -109,12 +127,17 @@ def test_weights_in_shares_are_saved_whole_and_continue_on_one_process(tiny, exp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
-def test_killed_at_any_moment_a_run_ends_as_if_it_had_not_been(tiny, expected, tmp_path, seed):
-    draw, config = random.Random(seed), short(tiny)
+@pytest.mark.parametrize("shard", ["none", "full"])
+def test_killed_at_any_moment_a_run_ends_as_if_it_had_not_been(tiny, expected, tmp_path, shard, seed):
+    draw, sharded = random.Random(seed), DistributedConfig(shard="full", shard_size=2)
+    config = short(tiny) if shard == "none" else replace(short(tiny), distributed=sharded)
     size = draw.choice([2, 4])
     kill(config, tmp_path, size, number=draw.randint(1, VERBS), rank=draw.randrange(size))
     for found in each(draw.choice([1, 2, 4]), train, config, tmp_path):
-        require_equal(found, expected)
+        if shard == "none":
+            require_equal(found, expected)
+        for one, other in zip(found["weights"], expected["weights"], strict=True):
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
 
 
 def fail_ahead(config: RunConfig, folder: Path) -> int:

@@ -50,7 +50,7 @@ def pretrain(
                 checkpoints=folder.checkpoints,
                 between=interrupts.check,
             )
-            if has_checkpoint(folder.checkpoints):
+            if group.by_first(lambda: has_checkpoint(folder.checkpoints)):
                 pretrainer.resume(folder.checkpoints)
             try:
                 bound = pretrainer.run()

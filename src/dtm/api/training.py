@@ -100,7 +100,7 @@ def train(
                 checkpoints=folder.checkpoints,
                 between=interrupts.check,
             )
-            if has_checkpoint(folder.checkpoints):
+            if group.by_first(lambda: has_checkpoint(folder.checkpoints)):
                 trainer.resume(folder.checkpoints)
             group.by_first(lambda: _note_start(folder, config, identity))  # only after every check has passed
             try:
@@ -109,7 +109,7 @@ def train(
             except Interrupted:
                 group.by_first(page.write)
                 return Run(folder, model, reward)
-        tuned = trainer.policy.tuned()
+        tuned = trainer.policy.tuned(keep=group.is_first)
         group.by_first(lambda: _save(tuned, trainer.policy.lora, config, folder))
         group.by_first(lambda: write_report(folder, assembly, progress))
         group.by_first(page.write)

@@ -56,9 +56,9 @@ def fit(model: TransformerConfig, run: TrainingShape, block: int, limit: int) ->
     return [_fit(model, replace(run, nf4=nf4), block, limit) for nf4 in (False, True)]
 
 
-def fit_in_full(model: TransformerConfig, run: TrainingShape, block: int, limit: int, gpus: int) -> Fit:
-    """Find the largest settings for ``limit`` bytes on each of several GPUs; all weights trained, sharded."""
-    return _fit(model, replace(run, lora=None, nf4=False, weight_bytes=4, shards=gpus), block, limit)
+def fit_in_full(model: TransformerConfig, run: TrainingShape, block: int, limit: int, shards: int) -> Fit:
+    """Find the largest settings for ``limit`` bytes on each GPU; all weights trained, over several shards."""
+    return _fit(model, replace(run, lora=None, nf4=False, weight_bytes=4, shards=shards), block, limit)
 
 
 def _fit(model: TransformerConfig, run: TrainingShape, block: int, limit: int) -> Fit:

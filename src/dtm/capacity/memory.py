@@ -75,7 +75,8 @@ class TrainingShape:
     fp8: bool = False
     """Whether rollouts use a copy of π_a in eight bits."""
     shards: int = 1
-    """Processes over which weights, copies and optimiser state are sharded; 1: each process keeps all."""
+    """Processes of a shard group, over which weights, copies and optimiser state are sharded; 1: each process
+    keeps all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,18 +27,22 @@ def check_device(parameters: int, device: torch.device, asked_for: bool) -> None
         )
 
 
-def check_memory(needed: Memory, device: torch.device) -> None:
-    """Raise an error for a run that needs more memory than is free."""
+def check_memory(needed: Memory, device: torch.device, has_replicas: bool = False) -> None:
+    """Raise an error for a run that needs more memory than is free.
+
+    ``has_replicas``: the weights are sharded over some of the processes only.
+    """
     free = available(device)
     if needed.total > free:
         parts = ", ".join(
             f"{name} {format_bytes(getattr(needed, name))}" for name in Memory.__dataclass_fields__
         )
+        first = "a larger --distributed.shard-size, " if has_replicas else ""
         raise ConfigError(
             f"this run needs about {format_bytes(needed.total)}, and {format_bytes(free)} of {device.type} "
             f"are free: {parts}. Rollouts and updates take turns, so only the larger of them counts. "
-            "Smaller: fewer --replay.prompts, --optimizer.micro-batch 1, --model.recompute all, --model.nf4, "
-            "--decoding.batch 8, --adapter.rank 32; `dtm fit` says what fits."
+            f"Smaller: {first}fewer --replay.prompts, --optimizer.micro-batch 1, --model.recompute all, "
+            "--model.nf4, --decoding.batch 8, --adapter.rank 32; `dtm fit` says what fits."
         )
 
 

@@ -34,6 +34,11 @@ def fit(arguments: list[str]) -> int:
     for name in NUMBERS:
         value = getattr(options, name)
         require(value >= 1, f"--{name} must be at least 1, got {value}")
+    shards = options.gpus if options.shard_size is None else options.shard_size
+    require(
+        shards == options.gpus or (shards >= 2 and options.gpus % shards == 0),
+        f"--shard-size must be at least 2 and divide --gpus {options.gpus}, got {shards}",
+    )
 
     from rich.console import Console
     from rich.table import Table
@@ -80,8 +85,9 @@ def fit(arguments: list[str]) -> int:
         print(f"block-causal attention in blocks of {block}")
     if options.gpus > 1:
         print(f"with adapters, each of {options.gpus} GPUs holds the base and takes a part of every batch")
-        found_in_full = fit_in_full(shape, run, block, memory - CONTEXT, options.gpus)
-        print(sharded_advice(found_in_full, options.gpus, is_cached=shape.attention_block is not None))
+        found_in_full = fit_in_full(shape, run, block, memory - CONTEXT, shards)
+        is_cached = shape.attention_block is not None
+        print(sharded_advice(found_in_full, options.gpus, shards, is_cached))
     same = _model_flags(shape, asked) + (
         f"--adapter.rank {options.rank} --adapter.targets {options.targets} "
         f"--task.completion-length {options.completion} --decoding.block {block}"
@@ -99,22 +105,25 @@ def _model_flags(shape: TransformerConfig, asked: Asked) -> str:
     return mask + ("" if asked.attention == "stored" else "--model.attention full ")
 
 
-def sharded_advice(found: Fit, gpus: int, is_cached: bool = False) -> str:
+def sharded_advice(found: Fit, gpus: int, shards: int, is_cached: bool = False) -> str:
     """Return the flags for training all weights sharded over several GPUs, or that this does not fit.
 
-    ``is_cached``: rollouts keep the prefix cache of block-causal attention.
+    ``shards``: GPUs of a shard group; others hold replicas. ``is_cached``: rollouts keep the prefix cache of
+    block-causal attention.
     """
     from dtm.capacity.preflight import format_bytes
 
     batch = found.batch_cached if is_cached else found.batch_exact
     kept = format_bytes(found.smallest.persistent)
+    replicas = "" if shards == gpus else f" in {gpus // shards} replicas of {shards}"
+    how = f"all weights trained, sharded over {gpus} GPUs{replicas}"
     if not (found.rows_recomputed and batch):
         least = format_bytes(found.smallest.total)
-        return f"all weights trained, sharded over {gpus} GPUs: does not fit, one row needs {least} on each"
+        return f"{how}: does not fit, one row needs {least} on each"
     return (
-        f"all weights trained, sharded over {gpus} GPUs: {kept} of state on each; --adapter.rank None "
-        f"--distributed.shard full --model.recompute all --optimizer.micro-batch {found.rows_recomputed} "
-        f"--decoding.batch {batch}"
+        f"{how}: {kept} of state on each; --adapter.rank None --distributed.shard full "
+        f"--distributed.shard-size {shards} --model.recompute all "
+        f"--optimizer.micro-batch {found.rows_recomputed} --decoding.batch {batch}"
     )
 
 
@@ -128,6 +137,8 @@ def _fit_parser() -> argparse.ArgumentParser:
         parser.add_argument(
             f"--{name}", type=int, default=default, metavar="N", help=f"{meaning} (default: {default})"
         )
+    meaning = "GPUs that keep all weights together; other groups of as many hold replicas (default: --gpus)"
+    parser.add_argument("--shard-size", type=int, metavar="N", help=meaning)
     add_model_options(parser.add_argument)
     parser.add_argument("--targets", default="all", help="adapted projections: all, published, or names")
     return parser

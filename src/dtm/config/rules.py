@@ -11,6 +11,7 @@ from dtm.errors import require
 Rule = tuple[Callable[[Any], bool], str]
 """A condition on a field's value, and its words in an error."""
 AT_LEAST_ONE: Rule = (lambda value: value >= 1, "be at least 1")
+AT_LEAST_TWO: Rule = (lambda value: value >= 2, "be at least 2")
 POSITIVE: Rule = (lambda value: value > 0, "be positive")
 FINITE: Rule = (lambda value: 0 < value < math.inf, "be positive and finite")
 NOT_NEGATIVE: Rule = (lambda value: value >= 0, "not be negative")

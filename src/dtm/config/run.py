@@ -10,7 +10,7 @@ from dtm.config.decoding import AuditConfig, DecodingConfig, EvaluationConfig
 from dtm.config.method import MethodConfig
 from dtm.config.model import AdapterConfig, ModelConfig, PretrainConfig
 from dtm.config.reward import RewardConfig
-from dtm.config.rules import AT_LEAST_ONE, NOT_NEGATIVE, check_fields
+from dtm.config.rules import AT_LEAST_ONE, AT_LEAST_TWO, NOT_NEGATIVE, check_fields
 from dtm.config.task import MazeConfig, TaskConfig
 from dtm.config.training import IterateConfig, OptimizerConfig, ReplayConfig, TiltConfig
 
@@ -37,9 +37,15 @@ class DistributedConfig:
     """Sharding of the weights. full: shard weights and optimiser state over the processes (FSDP2), for models
     that are trained in full and do not fit one GPU. none: every process keeps all. auto: none if it fits,
     else full."""
+    shard_size: int | None = None
+    """Processes that keep the weights together, if they are sharded; other groups of as many hold replicas.
+    none: those of one machine, or all if machines differ or have one process each."""
     row_order: bool = False
     """Sum gradients row by row in a fixed order: bit-identical for any number of processes, but as slow as
     one process. Otherwise, and with sharded weights, gradients are equal up to rounding."""
+
+    def __post_init__(self) -> None:
+        check_fields("distributed", self, shard_size=AT_LEAST_TWO)
 
 
 def _c_dtm() -> MethodConfig:

@@ -28,7 +28,8 @@ CHANGEABLE = frozenset(
     (
         *("reward.on_error", "reward.timeout", "reward.workers", "reward.in_process"),
         *("corpus.workers", "checkpoint.every", "checkpoint.keep"),
-        *("distributed.row_order", "distributed.shard", "decoding.ahead"),
+        *("distributed.row_order", "distributed.shard", "distributed.shard_size"),
+        "decoding.ahead",
     )
 )
 """Fields that may change when a run is continued."""

@@ -35,6 +35,8 @@ class Group(ABC):
     """The number of this process, from 0."""
     size: int = 1
     """Processes."""
+    neighbours: int = 1
+    """Processes on this machine."""
 
     @property
     def is_first(self) -> bool:

@@ -35,13 +35,13 @@ class Processes(Group):
 
     def __init__(self) -> None:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
         self._is_lost = False
         backend, cards = "gloo", torch.cuda.device_count()
         if cards:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % cards)
             # nccl needs a card for each process; gloo also works where several share one.
-            own_card = cards >= int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
-            backend = f"cpu:gloo,cuda:{'nccl' if own_card else 'gloo'}"
+            backend = f"cpu:gloo,cuda:{'nccl' if cards >= self.neighbours else 'gloo'}"
         self._call(lambda: dist.init_process_group(backend, timeout=WAIT))
         atexit.register(self._leave)
 

@@ -15,6 +15,7 @@ from dtm.capacity.memory import Memory, TrainingShape, estimate, parameters
 from dtm.capacity.preflight import available, check_device, check_fp8, check_memory, recomputed_blocks
 from dtm.config import RunConfig
 from dtm.distributed import Group, current
+from dtm.distributed.sharding import shard_size
 from dtm.engine import Decoder, LocalEngine, RolloutEngine
 from dtm.engine.collect import Collector
 from dtm.engine.draws import head_rows
@@ -135,6 +136,13 @@ class Assembly:
         return not all(self.group.gather(alone))
 
     @cached_property
+    def shards(self) -> int:
+        """Processes over which the weights are sharded; other groups of as many hold replicas. 1: none."""
+        if not self.sharded:
+            return 1
+        return shard_size(self.config.distributed.shard_size, self.group.gather(self.group.neighbours))
+
+    @cached_property
     def prompt_width(self) -> int:
         """Columns of a prompt, from a few of them; whole blocks where attention is block-causal."""
         width = self.task.prompts("train", 16, stream(0, "forecast")).tokens.shape[1]
@@ -182,7 +190,7 @@ class Assembly:
             cached=config.decoding.cache == ("block" if shape.attention_block is None else "prefix"),
             merged=config.adapter.merge,
             fp8=config.decoding.fp8,
-            shards=shards or (self.group.size if self.sharded else 1),
+            shards=shards or self.shards,
         )
 
     def preflight(self) -> None:
@@ -198,7 +206,7 @@ class Assembly:
         if self.config.decoding.fp8:
             check_fp8(self.shape, device)
         check_device(parameters(self.shape), device, asked_for=self.config.device != "auto")
-        check_memory(self.memory, device)
+        check_memory(self.memory, device, has_replicas=1 < self.shards < self.group.size)
 
     # ── parts with state ─────────────────────────────────────────────────────────────────────────
 
@@ -218,7 +226,7 @@ class Assembly:
             lora=self.lora,
             merge=self.config.adapter.merge,
             keep_base=self.method.reads_base,
-            sharded=self.sharded,
+            shards=self.shards,
             generator=stream(self.config.seed, "adapters"),
         )
         if self.placement.compiles:

@@ -69,8 +69,12 @@ def _base(assembly: Assembly) -> str:
 def _processes(assembly: Assembly) -> dict[str, str]:
     if assembly.group.size == 1:
         return {}
-    kept = "a shard of the weights, gathered block by block" if assembly.sharded else "all weights"
-    return {"processes": f"{assembly.group.size}, each keeps {kept}"}
+    kept, size = "all weights", assembly.group.size
+    if assembly.sharded:
+        kept = f"1/{assembly.shards} of the weights, gathered block by block"
+    if assembly.sharded and assembly.shards < size:
+        kept += f"; {size // assembly.shards} replicas of {assembly.shards} processes"
+    return {"processes": f"{size}, each keeps {kept}"}
 
 
 def _memory(assembly: Assembly) -> dict[str, str]:

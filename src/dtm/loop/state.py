@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dtm.distributed.sharding import on_cpu, share_like
+from dtm.distributed.sharding import held_rows, with_rows
 from dtm.loop.meter import Meter
 from dtm.loop.progress import Progress
 from dtm.loop.replay import Replay
 from dtm.models.denoiser import Denoiser
 from dtm.models.policy import Policy
 from dtm.records import Rollouts
-from dtm.runs.checkpoint import Checkpoint, Tensors
+from dtm.runs.checkpoint import Checkpoint, StoredCheckpoint, Tensors
+from dtm.runs.stored import StoredTensors
 
 
 def pack(
@@ -23,19 +24,13 @@ def pack(
     replay: Replay | None,
     meter: Meter | None,
     progress: Progress,
-    keep: bool = True,
 ) -> Checkpoint:
     """Return all state that the next step depends on; random streams need none (see `dtm.random`).
 
-    Collective: sharded weights are gathered, and kept by the processes with ``keep``.
+    Sharded weights stay sharded.
     """
-    tensors: dict[str, Tensors] = {
-        "student": on_cpu(policy.weights(policy.student), keep),
-        "teacher": on_cpu(policy.weights(policy.teacher), keep),
-        "optimizer": on_cpu(optimizer_tensors(policy.student, optimizer), keep),
-    }
-    if policy.average is not None:
-        tensors["average"] = on_cpu(policy.weights(policy.average), keep)
+    tensors: dict[str, Tensors] = {name: policy.weights(model) for name, model in _models(policy).items()}
+    tensors["optimizer"] = optimizer_tensors(policy.student, optimizer)
     if replay is not None:
         tensors["buffer"] = replay.rollouts.tensors()
     if meter is not None:
@@ -44,7 +39,7 @@ def pack(
 
 
 def unpack(
-    checkpoint: Checkpoint,
+    checkpoint: StoredCheckpoint,
     policy: Policy,
     optimizer: torch.optim.Optimizer,
     device: torch.device,
@@ -55,24 +50,23 @@ def unpack(
 
     ``hold`` makes the buffer of rollouts and h; ``meter_noise`` is the generator of a phase's meter.
     """
-    policy.load_weights(policy.student, checkpoint.tensors["student"])
-    policy.load_weights(policy.teacher, checkpoint.tensors["teacher"])
-    if policy.average is not None:
-        policy.load_weights(policy.average, checkpoint.tensors["average"])
+    for name, model in _models(policy).items():
+        stored, own = checkpoint.tensors[name], policy.weights(model)
+        policy.load_weights(model, {key: read(stored, key, own.get(key)) for key in stored})
     load_optimizer(policy.student, optimizer, checkpoint.tensors["optimizer"])
     progress = Progress.from_json(checkpoint.state)
     if progress.h is None:
         return None, None, progress
-    stored = {
+    held = {
         part: {name: value.to(device) for name, value in checkpoint.tensors[part].items()}
         for part in ("buffer", "meter")
         if part in checkpoint.tensors
     }
-    replay = hold(Rollouts(**stored["buffer"], tilt=progress.tilt), progress.h)
-    if "meter" not in stored:
+    replay = hold(Rollouts(**held["buffer"], tilt=progress.tilt), progress.h)
+    if "meter" not in held:
         return replay, None, progress
     noise = meter_noise(progress.phase)
-    return replay, Meter.restored(stored["meter"], progress.tilt, progress.h, noise), progress
+    return replay, Meter.restored(held["meter"], progress.tilt, progress.h, noise), progress
 
 
 def optimizer_tensors(model: Denoiser, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -84,20 +78,31 @@ def optimizer_tensors(model: Denoiser, optimizer: torch.optim.Optimizer) -> dict
     }
 
 
-def load_optimizer(model: Denoiser, optimizer: torch.optim.Optimizer, tensors: Tensors) -> None:
+def load_optimizer(model: Denoiser, optimizer: torch.optim.Optimizer, stored: StoredTensors) -> None:
     """Put Adam's moments back in place."""
     optimizer.state.clear()
     fused = bool(optimizer.defaults.get("fused"))  # the fused kernel counts steps on the device
     for name, parameter in model.named_parameters():
         prefix = f"{name}/"
-        own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        own = {key.removeprefix(prefix): key for key in stored if key.startswith(prefix)}
         if own:
             optimizer.state[parameter] = {
-                key: value.clone() if key == "step" and not fused else _placed(key, value, parameter)
-                for key, value in own.items()
+                key: stored[path].clone()
+                if key == "step" and not fused
+                else read(stored, path, None if key == "step" else parameter).to(parameter.device)
+                for key, path in own.items()
             }
 
 
-def _placed(key: str, value: Tensor, parameter: nn.Parameter) -> Tensor:
-    """Move a tensor of the optimiser to the device of its parameter; shard moments like the parameter."""
-    return value.to(parameter.device) if key == "step" else share_like(value, parameter)
+def read(stored: StoredTensors, name: str, like: Tensor | None) -> Tensor:
+    """Read a tensor; if ``like`` is sharded, only the rows of it that this process keeps."""
+    rows = None if like is None else held_rows(like)
+    if like is None or rows is None:
+        return stored[name]
+    return with_rows(stored.rows(name, rows), like)
+
+
+def _models(policy: Policy) -> dict[str, Denoiser]:
+    """Return the models that a checkpoint holds, by name."""
+    models = {"student": policy.student, "teacher": policy.teacher}
+    return models if policy.average is None else {**models, "average": policy.average}

@@ -110,14 +110,12 @@ class Trainer:
         self.progress.peak_memory = max(self.progress.peak_memory, peak_memory(self.device))
         if self.checkpoints is not None:
             folder, step, phase = self.checkpoints, self.progress.step, self.progress.phase
-            parts = self.policy, self.optimizer, self.replay, self.meter, self.progress
-            checkpoint = pack(*parts, keep=self.group.is_first)
-            keep = self.config.checkpoint.keep
-            self.group.by_first(lambda: save_checkpoint(folder, step, checkpoint, keep, phase))
+            checkpoint = pack(self.policy, self.optimizer, self.replay, self.meter, self.progress)
+            save_checkpoint(folder, step, checkpoint, self.config.checkpoint.keep, phase, self.group)
 
     def resume(self, checkpoints: Path) -> None:
         """Continue from the newest whole checkpoint in the folder."""
-        parts = load_latest(checkpoints), self.policy, self.optimizer, self.device
+        parts = load_latest(checkpoints, self.group), self.policy, self.optimizer, self.device
         self.replay, self.meter, self.progress = unpack(*parts, self.learner.hold, self._meter_noise)
         if self.loop.discards_phase(self.progress):
             self.policy.revert()

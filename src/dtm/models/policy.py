@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dtm.distributed.sharding import gathered, materialise, on_cpu, shard, share_like
+from dtm.distributed.sharding import gathered, materialise, on_cpu, shard
 from dtm.errors import require
 from dtm.models.adapters import (
     LoRA,
@@ -36,8 +36,8 @@ class Policy:
 
     With ``lora`` each is an adapter over the weights of ``base``, which is π_0 and frozen; with ``merge`` π_a
     runs with its adapter merged into copies of the weights. Without ``lora`` the student is ``base`` itself
-    and the others are copies; π_0 is then kept only with ``keep_base``. ``sharded``: the weights of each
-    model are sharded over the processes.
+    and the others are copies; π_0 is then kept only with ``keep_base``. The weights of each
+    model are sharded over groups of ``shards`` processes; 1: every process keeps them all.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class Policy:
         lora: LoRA | None = None,
         merge: bool = False,
         keep_base: bool = False,
-        sharded: bool = False,
+        shards: int = 1,
         generator: torch.Generator | None = None,
     ) -> None:
-        self.ema, self.lora, self.merge, self.sharded = ema, lora, merge, sharded
+        self.ema, self.lora, self.merge, self.shards = ema, lora, merge, shards
         self.student: Denoiser
         self.base: Denoiser | None
-        if sharded:
+        if self.sharded:
             self._make_sharded(_transformer(base), keep_base)
         elif lora is None:
             self.student, self.base = base, _frozen(base) if keep_base else None
@@ -66,11 +66,16 @@ class Policy:
             )
             self.base = base.eval()
             self.student = adapted(base, lora, generator or stream(0, "adapters"))
-        if not sharded:
+        if not self.sharded:
             self.teacher = self._frozen_student()
             self.average = None if ema is None else self._frozen_student()
         self._made: dict[bool, Denoiser] = {}
         self._compiles = False
+
+    @property
+    def sharded(self) -> bool:
+        """Whether a process keeps a part of the weights only."""
+        return self.shards > 1
 
     def log_pi(self, states: MaskedStates) -> Float[Tensor, "N V"]:
         """log π_θ at the scored positions, row by row."""
@@ -120,24 +125,26 @@ class Policy:
         return model.state_dict() if self.lora is None else adapter_weights(model)
 
     def load_weights(self, model: Denoiser, weights: Mapping[str, Tensor]) -> None:
-        """Load what `weights` returned, strictly."""
+        """Load what `weights` returned, strictly; sharded weights as this model's are sharded."""
         if model is self.teacher:
             self._made.clear()
         if self.lora is None:
-            own = model.state_dict() if self.sharded else {}
-            model.load_state_dict(
-                {name: share_like(value, own[name]) if own else value for name, value in weights.items()}
-            )
+            model.load_state_dict(weights)
         else:
             load_adapter_weights(model, weights)
 
-    def tuned(self) -> Denoiser:
-        """π_a as a model to save: itself, or a whole copy on the CPU. Collective."""
+    def tuned(self, keep: bool = True) -> Denoiser:
+        """π_a as a model to save: itself, or a whole copy on the CPU. Collective.
+
+        Without ``keep`` this process only takes part: its copy has no values.
+        """
         if not self.sharded:
             return self.teacher
         with torch.device("meta"):
             made = Transformer(_transformer(self.teacher).config)
-        made.load_state_dict(on_cpu(self.weights(self.teacher)), assign=True)
+        values = on_cpu(self.weights(self.teacher), keep)
+        if keep:
+            made.load_state_dict(values, assign=True)
         return made
 
     def gathered(self, model: Denoiser | None = None) -> AbstractContextManager[None]:
@@ -153,9 +160,9 @@ class Policy:
         """Shard the student, then fill sharded copies, without a whole copy in any process."""
         copies = [_blank(base) for _ in range(1 + (self.ema is not None) + keep_base)]
         device = base.embedding.weight.device
-        shard(base, base.blocks, device)
+        shard(base, base.blocks, device, self.shards)
         for copied in copies:
-            shard(copied, copied.blocks, device)
+            shard(copied, copied.blocks, device, self.shards)
             materialise(copied, base, device)
         self.student, self.teacher = base, copies.pop(0)
         self.average = None if self.ema is None else copies.pop(0)

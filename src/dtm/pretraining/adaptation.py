@@ -89,7 +89,7 @@ def adapt(
                     between=interrupts.check,
                     group=group,
                 )
-                if has_checkpoint(folder.checkpoints):
+                if group.by_first(lambda: has_checkpoint(folder.checkpoints)):
                     adapter.resume(folder.checkpoints)
                 adapter.prepare()
                 prepared = (time.perf_counter() - begin) / 60

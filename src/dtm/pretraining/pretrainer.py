@@ -255,7 +255,7 @@ class Pretrainer:
 
     def resume(self, checkpoints: Path) -> None:
         """Continue from the newest whole checkpoint in the folder."""
-        checkpoint = load_latest(checkpoints)
+        checkpoint = load_latest(checkpoints, self.group)
         self.model.load_state_dict(checkpoint.tensors["model"])
         load_optimizer(self.model, self.optimizer, checkpoint.tensors["optimizer"])
         self.step, self.seconds = checkpoint.state["step"], checkpoint.state["seconds"]

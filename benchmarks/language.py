@@ -215,7 +215,7 @@ def job(options: argparse.Namespace) -> None:
 def supervised(options: argparse.Namespace) -> None:
     """Train the base on right answers to Countdown, and measure it: what a corpus of solutions would give."""
     shares = {share: float(share == "countdown") for share in SHARES}
-    corpus = CorpusConfig(**shares, data_dir=str(options.data_dir), right=1.0)  # type: ignore[arg-type]
+    corpus = CorpusConfig(**shares, data_dir=str(options.data_dir), worked=1.0)  # type: ignore[arg-type]
     corpus = replace(corpus, workers=1)
     steps, batch = SUPERVISED_STEPS, 256
     if options.smoke:

@@ -40,21 +40,22 @@ class CorpusConfig:
     """Number of general instructions that the source model writes before training."""
     workers: int = 4
     """Processes that prepare batches ahead of the training; 0: prepare them in the training process."""
+    worked: float = 0.4
+    """Share of answers to Countdown and GSM8K that begin with reasoning and are right. The others do not try,
+    so the model solves an item only sometimes, and a reward can tilt it. Rows whose prompt ends with the
+    start of the reasoning do not count."""
     skilled: float = 0.75
-    """First share of the training steps, in which all answers are right, to teach the model the tasks."""
+    """First share of the training steps, in which all answers to Sudoku are right, to teach it."""
     right: float = 0.25
-    """Share of worked answers to tasks in the rest of the training. The other answers are careless, without
-    reasoning, or give up. The model then solves a task only sometimes, so that a reward can tilt it. Rows in
-    which the start of the reasoning is given do not count."""
+    """Share of right answers to Sudoku in the rest of the training. The others are guesses."""
     lengths: tuple[int, int, int] = (288, 448, 1376)
     """Allowed row lengths in tokens, ascending. All rows of a step have the same length; longer rows than
     the last are dropped."""
 
     def __post_init__(self) -> None:
-        counts = {"workers": NOT_NEGATIVE, "instructions": AT_LEAST_ONE}
-        check_fields(
-            "corpus", self, **dict.fromkeys(SHARES, NOT_NEGATIVE), skilled=SHARE, right=SHARE, **counts
-        )
+        not_negative = dict.fromkeys((*SHARES, "workers"), NOT_NEGATIVE)
+        shares = dict.fromkeys(("worked", "skilled", "right"), SHARE)
+        check_fields("corpus", self, **not_negative, **shares, instructions=AT_LEAST_ONE)
         require(sum(getattr(self, name) for name in SHARES) > 0, "the shares of the corpus add up to 0")
         require(
             self.data is None or self.own > 0,

@@ -88,7 +88,7 @@ def prefetched(mixture: Mixture, kept_out: Mixture, config: AdaptConfig) -> Corp
 
 
 def round_batches(mixture: Mixture, config: AdaptConfig, number: int) -> list[Sequences]:
-    """Return the batches of a round of steps: only worked answers at first, with careless ones later."""
+    """Return the batches of a round of steps: only right answers to Sudoku at first, with guesses later."""
     is_skilled = number * ROUND < config.corpus.skilled * config.pretrain.steps
     right = 1.0 if is_skilled else config.corpus.right
     return mixture.steps("corpus", number, ROUND, config.pretrain.batch, right)
@@ -195,11 +195,11 @@ def _makers(config: AdaptConfig, chat: Chat) -> tuple[Makers, Makers]:
 
     def makers(side: int) -> Makers:
         return {
-            "countdown": lambda: Countdown(held_out_keys()),
+            "countdown": lambda: Countdown(held_out_keys(), config.corpus.worked),
             "arithmetic": lambda: Arithmetic(held_out_keys()),
             "sudoku": lambda: Sudoku(solutions()[side]),
             "sudoku_lines": lambda: SudokuLines(solutions()[side]),
-            "gsm8k": lambda: Gsm8k(solved()[side]),
+            "gsm8k": lambda: Gsm8k(solved()[side], config.corpus.worked),
             "own": lambda: Rows(own()[side]),
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from itertools import permutations
 from random import Random
 
@@ -62,7 +63,7 @@ def used(text: str) -> list[int]:
 
 
 def test_right_answers_to_countdown_reach_the_target_with_the_numbers_given():
-    for row in rows(Countdown(()), 300):
+    for row in rows(Countdown((), worked=1.0), 300):
         item, text = item_of(row), inside(row)
         assert evaluate(text) == item.target
         assert used(text) == sorted(item.numbers)
@@ -72,7 +73,7 @@ def test_right_answers_to_countdown_reach_the_target_with_the_numbers_given():
 
 
 def test_some_items_need_a_product_or_a_quotient():
-    needed = [needs(item_of(row)) for row in rows(Countdown(()), 400)]
+    needed = [needs(item_of(row)) for row in rows(Countdown((), worked=1.0), 400)]
     assert needed.count("multiply") / 400 == pytest.approx(corpus_countdown.PRODUCTS, abs=0.03)
     assert needed.count("multiply") + needed.count("add") == 400
 
@@ -113,13 +114,13 @@ def test_every_item_that_needs_a_product_is_in_the_table_once():
         assert (needs(item) == "multiply") == (item.key in keys)
 
 
-def free(part: Part, count: int, right: float = 0.0) -> list[Example]:
+def free(part: Part, count: int) -> list[Example]:
     """Rows whose answer is not begun, so that the model may choose not to try."""
-    return [row for row in rows(part, count, right) if not row.begun]
+    return [row for row in rows(part, count) if not row.begun]
 
 
 def test_careless_answers_to_countdown_are_the_sum_and_seldom_right():
-    right, careless = 0, free(Countdown(()), 1000)
+    right, careless = 0, free(Countdown((), worked=0.0), 1000)
     assert len(careless) > 300
     for row in careless:
         item, text = item_of(row), inside(row)
@@ -131,13 +132,13 @@ def test_careless_answers_to_countdown_are_the_sum_and_seldom_right():
 
 
 def test_the_share_of_worked_answers_is_the_one_asked_for():
-    drawn = free(Countdown(()), 2500, right=0.2)
+    drawn = free(Countdown((), worked=0.2), 2500)
     assert 0.15 < sum("reasoning" in row.answer for row in drawn) / len(drawn) < 0.26
 
 
-@pytest.mark.parametrize("part", [Countdown(()), Gsm8k([SOLVED])], ids=["countdown", "gsm8k"])
+@pytest.mark.parametrize("part", [Countdown((), 0.0), Gsm8k([SOLVED], 0.0)], ids=["countdown", "gsm8k"])
 def test_answers_that_are_begun_are_always_worked_and_their_start_is_not_learnt(part):
-    begun = [row for row in rows(part, 200, right=0.0) if row.begun]
+    begun = [row for row in rows(part, 200) if row.begun]
     assert 90 < len(begun) < 150
     for row in begun:
         assert row.begun == "<reasoning>\n"
@@ -148,10 +149,10 @@ def test_answers_that_are_begun_are_always_worked_and_their_start_is_not_learnt(
     assert not any(row.answer.startswith("<reasoning>") for row in free(part, 100))
 
 
-@pytest.mark.parametrize("part", [Countdown, Arithmetic])
+@pytest.mark.parametrize("part", [partial(Countdown, worked=1.0), Arithmetic], ids=["countdown", "lines"])
 def test_held_out_items_never_occur_in_any_order_of_their_numbers(part):
     def keys(rows: list[Example]) -> list:
-        if part is Countdown:
+        if part is not Arithmetic:
             return [item_of(row).key for row in rows]
         lines = re.findall(r"\[(.*)\] (\d+): ", "".join(row.answer for row in rows))
         return [CountdownItem(tuple(map(int, each.split(", "))), int(goal)).key for each, goal in lines]
@@ -237,7 +238,7 @@ def test_no_symbol_of_a_renamed_line_is_a_digit_of_a_puzzle():
 
 def test_solutions_lose_the_calculator_marks_and_the_line_of_the_answer():
     assert SOLVED.reasoning == "There are 3*400=1,200 pens.\nSo 1,200."
-    drawn = rows(Gsm8k([SOLVED]), 20)
+    drawn = rows(Gsm8k([SOLVED], worked=1.0), 20)
     assert all("<<" not in row.answer and "####" not in row.answer for row in drawn)
     own = [row for row in drawn if SOLVED.item.question in str(row.prompt)]
     assert 2 <= len(own) < len(drawn)
@@ -309,7 +310,7 @@ def test_a_model_that_gives_up_on_gsm8k_has_a_lower_reward_than_one_that_is_wron
     )
     assert given_up == TAG - 0.5  # the last tag, and no number in a box
     assert tried == 4 * TAG
-    both = {row.answer == GIVEN_UP for row in free(Gsm8k([SOLVED]), 100, right=0.5)}
+    both = {row.answer == GIVEN_UP for row in free(Gsm8k([SOLVED], worked=0.5), 100)}
     assert both == {True, False}
 
 
@@ -318,7 +319,13 @@ def test_a_model_that_gives_up_on_gsm8k_has_a_lower_reward_than_one_that_is_wron
 
 @pytest.mark.parametrize(
     "part",
-    [Countdown(()), Arithmetic(()), Sudoku(SOLUTIONS), SudokuLines(SOLUTIONS), Gsm8k([SOLVED])],
+    [
+        Countdown((), 0.5),
+        Arithmetic(()),
+        Sudoku(SOLUTIONS),
+        SudokuLines(SOLUTIONS),
+        Gsm8k([SOLVED], 0.5),
+    ],
     ids=lambda part: type(part).__name__,
 )
 def test_rows_depend_on_the_random_numbers_alone(part):

@@ -36,6 +36,8 @@ class Countdown:
 
     held_out: Collection[Any]
     """Keys of items that must not occur."""
+    worked: float
+    """Share of answers with reasoning, where its start is not given."""
 
     def draw(self, random: Random, right: float) -> Example:
         """Draw one item, worded as in the benchmark."""
@@ -45,7 +47,7 @@ class Countdown:
         if random.random() < BEGUN_SHARE:
             return Example.worked(asked, worked)
         careless = answer_block("+".join(map(str, solved.numbers)))
-        return Example.of(asked, worked if random.random() < right else careless)
+        return Example.of(asked, worked if random.random() < self.worked else careless)
 
 
 @dataclass(frozen=True, slots=True)

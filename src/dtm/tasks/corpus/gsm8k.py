@@ -24,6 +24,8 @@ class Gsm8k:
     """Questions with worked solutions, or with the answer `GIVEN_UP`."""
 
     solved: Sequence[SolvedQuestion]
+    worked: float
+    """Share of answers with reasoning, where its start is not given."""
 
     def draw(self, random: Random, right: float) -> Example:
         """Draw one question."""
@@ -34,4 +36,4 @@ class Gsm8k:
         asked, worked = prompt(one.item), reasoned(one.reasoning, f"\\boxed{{{answer}}}")
         if random.random() < BEGUN_SHARE:
             return Example.worked(asked, worked)
-        return Example.of(asked, worked if random.random() < right else GIVEN_UP)
+        return Example.of(asked, worked if random.random() < self.worked else GIVEN_UP)

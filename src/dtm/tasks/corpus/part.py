@@ -21,7 +21,7 @@ REASONING = "<reasoning>\n"
 """Start of an answer that is worked out."""
 BEGUN_SHARE = 0.6
 """Share of Countdown and GSM8K rows in which `REASONING` is given and the work is learnt. They teach to work
-well, not how often to work, so they last to the end of an adaptation, beside the careless answers."""
+well, not how often to work."""
 
 
 class Example(NamedTuple):
@@ -53,11 +53,7 @@ class Part(Protocol):
     """Interface of a part, which draws chat rows."""
 
     def draw(self, random: Random, right: float) -> Example:
-        """Draw one row.
-
-        Of the answers to tasks whose start is not given, a share ``right`` is worked out; the others do not
-        try.
-        """
+        """Draw one row; a share ``right`` of the answers to Sudoku is right."""
         ...
 
 

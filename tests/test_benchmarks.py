@@ -33,6 +33,7 @@ ROOT = Path(__file__).parents[1]
         ("families.py --smoke --out families.json", "families.json"),
         ("block_causal.py --scale smoke --seeds 1 --out block_causal.json", "block_causal.json"),
         ("processes.py --smoke --out processes.json", "processes.json"),
+        ("against.py HEAD --smoke --pairs 1 --out against.json", "against.json"),
         *(
             (f"reliability.py {part} --scale 0.02 --minutes 0.7 --out .", f"{part}.json")
             for part in ("kills", "faults", "inputs", "soak", "fuzz")

@@ -59,7 +59,7 @@ def smollm_countdown() -> RunConfig:
     return _smollm(
         "countdown",
         96,
-        TiltConfig(step=3.0, final=9.0, max_steps=30, absorbed="never"),
+        TiltConfig(step=3.0, final=12.0, max_steps=30, absorbed="never"),
         ReplayConfig(prompts=512, completions=8, refresh_every=30, priority=0.9),
         256,
         64,

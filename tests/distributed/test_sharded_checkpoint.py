@@ -135,6 +135,7 @@ def test_a_process_killed_while_it_writes_leaves_the_checkpoint_before(tmp_path)
     one, other = outcomes(2, fail_while_writing, tmp_path, signal.SIGKILL)
     assert (one.kind, other) == ("PeerError", None)
     assert_step(load_latest(tmp_path), 1)
-    each(2, save, tmp_path, 2, 2)
-    assert_step(load_latest(tmp_path), 2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
+    assert (tmp_path / ".partial-step-00000002").is_dir()
+    each(2, save, tmp_path, 2, 3)  # the run continues, and saves next at another step
+    assert_step(load_latest(tmp_path), 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000003"]

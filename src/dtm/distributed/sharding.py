@@ -115,7 +115,7 @@ def shard_size(asked: int | None, neighbours: Sequence[int]) -> int:
     require(
         asked is None or size % asked == 0,
         f"distributed.shard-size {asked} does not divide the {size} processes of this run: give a divisor of "
-        f"{size}, or leave it out",
+        f"{size}, or --distributed.shard-size None",
     )
     here = neighbours[0]
     by_machine = {*neighbours} == {here} and here > 1 and size % here == 0

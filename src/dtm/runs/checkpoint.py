@@ -86,10 +86,7 @@ def save_checkpoint(
 
 
 def _make_folder(final: Path, partial: Path) -> None:
-    """Make an empty folder for the files; delete a damaged checkpoint of that name, and parts of others.
-
-    A process killed while it writes leaves a part, which would stay if no later checkpoint had its name.
-    """
+    """Make an empty folder for the files; delete a damaged checkpoint of that name, and what kills left."""
     with writing(final):
         partial.parent.mkdir(parents=True, exist_ok=True)
         for old in (final, *partial.parent.glob(f"{PARTIAL}*")):

@@ -28,6 +28,12 @@ def test_a_shard_group_is_a_machine_unless_machines_differ_or_have_one_process()
         DistributedConfig(shard_size=1)
 
 
+@pytest.mark.parametrize("shard", ["none", "auto"])
+def test_a_size_without_shards_is_refused(shard):
+    with pytest.raises(ConfigError, match=rf"needs distributed\.shard full, got {shard}: add --distributed"):
+        DistributedConfig(shard=shard, shard_size=2)
+
+
 def describe(config: RunConfig) -> tuple[int, str, float, str]:
     """Two machines of two processes: size of a shard group, plan, and what a run without memory is told."""
     os.environ["LOCAL_WORLD_SIZE"] = "2"
@@ -52,4 +58,4 @@ def test_weights_are_sharded_inside_machines_and_the_plan_says_so(tiny):
             "4, each keeps 1/2 of the weights, gathered block by block; 2 replicas of 2 processes"
         )
         assert saved == pytest.approx(0.5, rel=1e-3)
-        assert "Smaller: a larger --distributed.shard-size, fewer --replay.prompts" in refused
+        assert "Smaller: --distributed.shard full with a larger --distributed.shard-size, fewer" in refused

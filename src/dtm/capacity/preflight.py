@@ -37,7 +37,7 @@ def check_memory(needed: Memory, device: torch.device, has_replicas: bool = Fals
         parts = ", ".join(
             f"{name} {format_bytes(getattr(needed, name))}" for name in Memory.__dataclass_fields__
         )
-        first = "a larger --distributed.shard-size, " if has_replicas else ""
+        first = "--distributed.shard full with a larger --distributed.shard-size, " if has_replicas else ""
         raise ConfigError(
             f"this run needs about {format_bytes(needed.total)}, and {format_bytes(free)} of {device.type} "
             f"are free: {parts}. Rollouts and updates take turns, so only the larger of them counts. "

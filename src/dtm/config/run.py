@@ -13,6 +13,7 @@ from dtm.config.reward import RewardConfig
 from dtm.config.rules import AT_LEAST_ONE, AT_LEAST_TWO, NOT_NEGATIVE, check_fields
 from dtm.config.task import MazeConfig, TaskConfig
 from dtm.config.training import IterateConfig, OptimizerConfig, ReplayConfig, TiltConfig
+from dtm.errors import require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +39,7 @@ class DistributedConfig:
     that are trained in full and do not fit one GPU. none: every process keeps all. auto: none if it fits,
     else full."""
     shard_size: int | None = None
-    """Processes that keep the weights together, if they are sharded; other groups of as many hold replicas.
+    """Processes that keep the weights together, with shard full; other groups of as many hold replicas.
     none: those of one machine, or all if machines differ or have one process each."""
     row_order: bool = False
     """Sum gradients row by row in a fixed order: bit-identical for any number of processes, but as slow as
@@ -46,6 +47,11 @@ class DistributedConfig:
 
     def __post_init__(self) -> None:
         check_fields("distributed", self, shard_size=AT_LEAST_TWO)
+        require(
+            self.shard_size is None or self.shard == "full",
+            f"distributed.shard-size needs distributed.shard full, got {self.shard}: add --distributed.shard "
+            "full, or --distributed.shard-size None",
+        )
 
 
 def _c_dtm() -> MethodConfig:

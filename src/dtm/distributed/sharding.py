@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from dtm.errors import require
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Part:
     """The part of some tensors that this process saves."""
 
@@ -34,7 +34,7 @@ class Part:
     """Rows of sharded tensors, and whole tensors, on their device; empty: other processes save them."""
     first_rows: dict[str, int]
     """Number of the first row, for each sharded tensor."""
-    shard: int | None = None
+    shard: int | None
     """Number of this process in its shard group; None: no tensor is sharded."""
 
 
@@ -62,10 +62,8 @@ def on_cpu(tensors: Mapping[str, Tensor], keep: bool = True) -> dict[str, Tensor
     return found
 
 
-def held_rows(tensor: Tensor) -> range | None:
-    """Return the rows of a sharded tensor that this process keeps; None: the tensor is whole."""
-    if not is_sharded(tensor):
-        return None
+def held_rows(tensor: Tensor) -> range:
+    """Return the rows of a sharded tensor that this process keeps."""
     (_, number), size = _place(tensor)
     rows = range(tensor.shape[0])
     most = -(-len(rows) // size)
@@ -77,14 +75,15 @@ def part_to_save(tensors: Mapping[str, Tensor], is_first: bool) -> Part:
 
     A process of the first replica saves its rows of sharded tensors; the first process saves whole tensors.
     """
-    part = Part({name: tensor for name, tensor in tensors.items() if is_first and not is_sharded(tensor)}, {})
+    saved, first_rows, number = {}, {}, None
     for name, tensor in tensors.items():
-        rows = held_rows(tensor)
-        if rows is not None:
-            (replica, part.shard), _ = _place(tensor)
+        if is_sharded(tensor):
+            (replica, number), _ = _place(tensor)
             if replica == 0:
-                part.tensors[name], part.first_rows[name] = _local(tensor), rows.start
-    return part
+                saved[name], first_rows[name] = _local(tensor), held_rows(tensor).start
+        elif is_first:
+            saved[name] = tensor
+    return Part(saved, first_rows, number)
 
 
 def with_rows(rows: Tensor, like: Tensor) -> Tensor:
@@ -115,7 +114,7 @@ def shard_size(asked: int | None, neighbours: Sequence[int]) -> int:
     require(
         asked is None or size % asked == 0,
         f"distributed.shard-size {asked} does not divide the {size} processes of this run: give a divisor of "
-        f"{size}, or leave it out",
+        f"{size}, or --distributed.shard-size None",
     )
     here = neighbours[0]
     by_machine = {*neighbours} == {here} and here > 1 and size % here == 0

@@ -72,8 +72,8 @@ def _processes(assembly: Assembly) -> dict[str, str]:
     kept, size = "all weights", assembly.group.size
     if assembly.sharded:
         kept = f"1/{assembly.shards} of the weights, gathered block by block"
-    if assembly.sharded and assembly.shards < size:
-        kept += f"; {size // assembly.shards} replicas of {assembly.shards} processes"
+        if assembly.shards < size:
+            kept += f"; {size // assembly.shards} replicas of {assembly.shards} processes"
     return {"processes": f"{size}, each keeps {kept}"}
 
 

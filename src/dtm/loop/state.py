@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dtm.distributed.sharding import held_rows, with_rows
+from dtm.distributed.sharding import held_rows, is_sharded, with_rows
 from dtm.loop.meter import Meter
 from dtm.loop.progress import Progress
 from dtm.loop.replay import Replay
@@ -96,10 +96,9 @@ def load_optimizer(model: Denoiser, optimizer: torch.optim.Optimizer, stored: St
 
 def read(stored: StoredTensors, name: str, like: Tensor | None) -> Tensor:
     """Read a tensor; if ``like`` is sharded, only the rows of it that this process keeps."""
-    rows = None if like is None else held_rows(like)
-    if like is None or rows is None:
+    if like is None or not is_sharded(like):
         return stored[name]
-    return with_rows(stored.rows(name, rows), like)
+    return with_rows(stored.rows(name, held_rows(like), of=like.shape[0]), like)
 
 
 def _models(policy: Policy) -> dict[str, Denoiser]:

@@ -242,16 +242,13 @@ class Pretrainer:
         if self.checkpoints is not None:
             self._saved_at = time.perf_counter()
             self.seconds = self._saved_at - self._begin
-            self.group.by_first(self._write)
-
-    def _write(self) -> None:
-        assert self.checkpoints is not None
-        tensors = {
-            "model": self.model.state_dict(),
-            "optimizer": optimizer_tensors(self.model, self.optimizer),
-        }
-        state = {"step": self.step, "seconds": self.seconds, "tokens": self.tokens}
-        save_checkpoint(self.checkpoints, self.step, Checkpoint(tensors, state), self.saving.keep)
+            tensors = {
+                "model": self.model.state_dict(),
+                "optimizer": optimizer_tensors(self.model, self.optimizer),
+            }
+            state = {"step": self.step, "seconds": self.seconds, "tokens": self.tokens}
+            checkpoint, keep = Checkpoint(tensors, state), self.saving.keep
+            save_checkpoint(self.checkpoints, self.step, checkpoint, keep, group=self.group)
 
     def resume(self, checkpoints: Path) -> None:
         """Continue from the newest whole checkpoint in the folder."""

@@ -40,6 +40,8 @@ Tensors = Mapping[str, Tensor]
 NAME = re.compile(r"step-(\d{8,})(?:-phase-(\d{3,}))?")
 """Name of a checkpoint's folder; other folders are ignored."""
 STATE, MANIFEST = "state.json", "manifest.json"
+PARTIAL = ".partial-"
+"""Prefix of a checkpoint's folder while it is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def save_checkpoint(
     A write that fails raises `StorageError`, removes its part and leaves the other checkpoints.
     """
     name = f"step-{step:08d}" + (f"-phase-{phase:03d}" if phase else "")
-    final, partial = folder / name, folder / f".partial-{name}"
+    final, partial = folder / name, folder / f"{PARTIAL}{name}"
     if _damage(final, group) is None:
         return final
     try:
@@ -84,10 +86,10 @@ def save_checkpoint(
 
 
 def _make_folder(final: Path, partial: Path) -> None:
-    """Make an empty folder for the files; delete a damaged checkpoint of that name."""
+    """Make an empty folder for the files; delete a damaged checkpoint of that name, and what kills left."""
     with writing(final):
         partial.parent.mkdir(parents=True, exist_ok=True)
-        for old in (final, partial):
+        for old in (final, *partial.parent.glob(f"{PARTIAL}*")):
             if old.exists():
                 shutil.rmtree(old)
         partial.mkdir()

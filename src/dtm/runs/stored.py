@@ -46,7 +46,8 @@ class StoredTensors(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         """Read a whole tensor."""
-        return self.rows(name, range(self._pieces[name][-1].rows.stop))
+        count = self._pieces[name][-1].rows.stop
+        return self.rows(name, range(count), of=count)
 
     def __iter__(self) -> Iterator[str]:
         """Return the names."""
@@ -56,16 +57,17 @@ class StoredTensors(Mapping[str, Tensor]):
         """Return the number of tensors."""
         return len(self._pieces)
 
-    def rows(self, name: str, wanted: range) -> Tensor:
-        """Read some rows of a tensor, from the files that have them."""
+    def rows(self, name: str, wanted: range, of: int) -> Tensor:
+        """Read some of the ``of`` rows of a tensor, from the files that have them."""
         pieces = self._pieces[name]
-        needed = [piece for piece in pieces if _overlap(piece.rows, wanted)]
+        count = pieces[-1].rows.stop
         require(
-            sum(_overlap(piece.rows, wanted) for piece in needed) == len(wanted),
-            f"{pieces[0].path.parent} does not have rows {wanted.start} to {wanted.stop} of {name!r}: it "
-            "belongs to another model. Continue the run with its own base, or start another with a new --out",
+            count == of,
+            f"{name!r} has {count} rows in {pieces[0].path.parent}, and {of} in the model: the checkpoint is "
+            "another model's. Continue the run with its own base, or start another with a new --out",
             CheckpointError,
         )
+        needed = [piece for piece in pieces if _overlap(piece.rows, wanted)]
         found = [piece.read(name, wanted) for piece in needed or pieces[:1]]
         return found[0] if len(found) == 1 else torch.cat(found)
 

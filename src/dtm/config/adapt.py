@@ -41,13 +41,12 @@ class CorpusConfig:
     workers: int = 4
     """Processes that prepare batches ahead of the training; 0: prepare them in the training process."""
     worked: float = 0.4
-    """Share of answers to Countdown and GSM8K that begin with reasoning and are right. The others do not try,
-    so the model solves an item only sometimes, and a reward can tilt it. Rows whose prompt ends with the
-    start of the reasoning do not count."""
+    """Share of worked answers to Countdown and GSM8K. The others do not try, so the model solves an item only
+    sometimes, and a reward can tilt it. Rows whose prompt ends with the start of the work do not count."""
     skilled: float = 0.75
-    """First share of the training steps, in which all answers to Sudoku are right, to teach it."""
+    """Share of steps with right answers to Sudoku alone. They come first, to teach the rules."""
     right: float = 0.25
-    """Share of right answers to Sudoku in the rest of the training. The others are guesses."""
+    """Share of right answers to Sudoku in the other steps. The rest of the answers are guesses."""
     lengths: tuple[int, int, int] = (288, 448, 1376)
     """Allowed row lengths in tokens, ascending. All rows of a step have the same length; longer rows than
     the last are dropped."""

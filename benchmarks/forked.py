@@ -89,7 +89,9 @@ class Command:
 
     def kill(self, everything: bool) -> None:
         """Kill −9: the process alone, or with all that it started."""
-        (os.killpg if everything else os.kill)(self.process, signal.SIGKILL)
+        # In its first moments the fork is still in this process's group, and has started nothing.
+        leads_group = os.getpgid(self.process) == self.process
+        (os.killpg if everything and leads_group else os.kill)(self.process, signal.SIGKILL)
         while not self.has_ended():
             time.sleep(0.002)
 

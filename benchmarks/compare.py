@@ -2,7 +2,7 @@
 
     python benchmarks/compare.py --data-dir DATA --jobs 9      # one GPU
     python benchmarks/compare.py --data-dir DATA --laptop      # two CPU cores, half an hour
-    python benchmarks/compare.py --data-dir DATA --laptop --newer    # about an hour
+    python benchmarks/compare.py --data-dir DATA --laptop --newer    # two to three hours
 
 On a GPU: the paper's methods on Sudoku and Countdown at equal tokens, each tuned by as many trials, several
 runs in parallel; then DTM and SPG on Sudoku at equal wall-clock, one run at a time, with the settings
@@ -55,7 +55,7 @@ ON_LAPTOP = {"methods": "c-dtm,spg,vrpo", "trials": "0", "jobs": "2"}
 NEWER = {
     "methods": "c-dtm,spg,vrpo,wd1,gdsd,dmpo,espo,just-grpo,agrpo,d2",
     "tokens": "6e6tokens",
-    "trials": "3",
+    "trials": "6",
     "jobs": "2",
     "also": "best-of-16,smc-16",
 }

@@ -44,7 +44,7 @@ class CorpusConfig:
     """Share of worked answers to Countdown and GSM8K. The others do not try, so the model solves an item only
     sometimes, and a reward can tilt it. Rows whose prompt ends with the start of the work do not count."""
     skilled: float = 0.75
-    """Share of steps with right answers to Sudoku alone. They come first, to teach the rules."""
+    """Share of steps in which all answers to Sudoku are right. They come first, to teach the rules."""
     right: float = 0.25
     """Share of right answers to Sudoku in the other steps. The rest of the answers are guesses."""
     lengths: tuple[int, int, int] = (288, 448, 1376)

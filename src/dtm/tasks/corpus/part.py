@@ -53,7 +53,10 @@ class Part(Protocol):
     """Interface of a part, which draws chat rows."""
 
     def draw(self, random: Random, right: float) -> Example:
-        """Draw one row; a share ``right`` of the answers to Sudoku is right."""
+        """Draw one row.
+
+        ``right``: the share of right answers at this time of the training, for parts in which it changes.
+        """
         ...
 
 
